@@ -1,0 +1,1 @@
+"""One question each: a documented SQL macro that measures, and a module that judges."""

@@ -1,0 +1,129 @@
+-- Where does the busy time of each device go? One row per category and phase; time that several rows cover is given to
+-- the one that started first, so exclusive_ns adds up to the busy time (see busy_segments).
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column phase VARCHAR: phase of the serving step that launched the work: prefill, decode, mixed, verify, draft, unknown.
+-- column category VARCHAR: what the work is for: attention, gemm, communication, ..., memory (copies), other.
+-- column subcategory VARCHAR: which kind of it, '' where the rules do not say.
+-- column count BIGINT: rows.
+-- column total_ns BIGINT: sum of durations; above exclusive_ns where work overlaps.
+-- column exclusive_ns BIGINT: time that is theirs alone.
+-- column share DOUBLE: exclusive_ns as a part of the device's busy time, 0 to 1.
+CREATE MACRO attribution() AS TABLE
+SELECT
+    rank,
+    device,
+    phase,
+    category,
+    subcategory,
+    count(*) AS count,
+    sum(dur)::BIGINT AS total_ns,
+    sum(exclusive_ns)::BIGINT AS exclusive_ns,
+    coalesce(
+        sum(exclusive_ns)::DOUBLE / nullif(sum(sum(exclusive_ns)) OVER (PARTITION BY rank, device), 0)::DOUBLE,
+        0
+    ) AS share
+FROM classified_segments()
+GROUP BY
+    rank,
+    device,
+    phase,
+    category,
+    subcategory
+ORDER BY
+    rank,
+    device,
+    exclusive_ns DESC,
+    phase,
+    category,
+    subcategory;
+
+-- The same for a trace without device activity: where does the time of the host's ops go? An op's own time is its
+-- duration without the ops inside it. device is NULL: nothing here is device time.
+-- column rank INTEGER: rank.
+-- column device BIGINT: NULL.
+-- column phase VARCHAR: phase of the serving step around the op.
+-- column category VARCHAR: as classified by the op's name.
+-- column subcategory VARCHAR: which kind of it.
+-- column count BIGINT: ops.
+-- column total_ns BIGINT: sum of durations; ops inside ops count again.
+-- column exclusive_ns BIGINT: time that is theirs alone; threads add up.
+-- column share DOUBLE: exclusive_ns as a part of all op time of the rank, 0 to 1.
+CREATE MACRO host_attribution() AS TABLE
+WITH RECURSIVE climb AS (
+    -- From each row that is no op but encloses one directly, up to the op around it.
+    SELECT DISTINCT
+        p.id AS start_id,
+        p.parent_id AS at_id
+    FROM ops AS o
+    JOIN events AS p ON p.id = o.parent_id
+    WHERE p.kind <> 'op'
+    UNION ALL
+    SELECT
+        c.start_id,
+        p.parent_id
+    FROM climb AS c
+    JOIN events AS p ON p.id = c.at_id
+    WHERE p.kind <> 'op'
+),
+inner_time AS (
+    SELECT
+        coalesce(c.at_id, o.parent_id) AS outer_id,
+        sum(o.dur) AS ns
+    FROM ops AS o
+    LEFT JOIN (SELECT c.* FROM climb AS c JOIN ops AS a ON a.id = c.at_id) AS c ON c.start_id = o.parent_id
+    GROUP BY outer_id
+),
+phases AS (
+    SELECT
+        o.*,
+        coalesce(
+            CASE WHEN o.pid = s.pid AND o.tid = s.tid OR o.ts < s.ts + s.dur THEN s.phase END,
+            'unknown'
+        ) AS phase
+    FROM ops AS o
+    ASOF LEFT JOIN steps AS s
+        ON s.rank = o.rank
+        AND o.ts >= s.ts
+),
+timed AS (
+    SELECT
+        o.rank,
+        NULL::BIGINT AS device,
+        o.phase,
+        coalesce(c.category, 'other') AS category,
+        coalesce(c.subcategory, '') AS subcategory,
+        o.dur,
+        greatest(0, o.dur - coalesce(i.ns, 0)) AS exclusive_ns
+    FROM phases AS o
+    LEFT JOIN inner_time AS i ON i.outer_id = o.id
+    LEFT JOIN kernel_classes AS c
+        ON c.kind = 'op'
+        AND c.name = o.name
+)
+SELECT
+    rank,
+    device,
+    phase,
+    category,
+    subcategory,
+    count(*) AS count,
+    sum(dur)::BIGINT AS total_ns,
+    sum(exclusive_ns)::BIGINT AS exclusive_ns,
+    coalesce(
+        sum(exclusive_ns)::DOUBLE / nullif(sum(sum(exclusive_ns)) OVER (PARTITION BY rank), 0)::DOUBLE,
+        0
+    ) AS share
+FROM timed
+GROUP BY
+    rank,
+    device,
+    phase,
+    category,
+    subcategory
+ORDER BY
+    rank,
+    exclusive_ns DESC,
+    phase,
+    category,
+    subcategory;

@@ -1,0 +1,272 @@
+"""Can this trace be trusted? What was read, what is missing, and which results suffer from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import pyarrow as pa
+
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar
+from tracekit.footer import Footer
+from tracekit.trace import Trace
+
+Status = Literal["ok", "warn", "fail"]
+
+_NO_ACTIVITY = (
+    "no device activity was recorded though the host launched work. Likely causes: CUDA activities were not asked for; "
+    "CUPTI may not profile (ERR_NVGPUCTRPERM: needs root, SYS_ADMIN or a driver setting); another profiler was "
+    "attached; the work ran in a child process or outside the recorded window"
+)
+_CPU_ONLY = "no device activity and no launch: a CPU-only trace, so host op time is all it can tell"
+_LOSSES = ("unreadable", "not an object", "unusable")  # beginnings of reasons to skip that mean an event was lost
+_HARMLESS = ("process or thread given as text",)  # of repairs: Kineto's own marks are so
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. `example` is an event id to look at."""
+
+    check: str
+    status: Status
+    count: int
+    detail: str
+    example: int | None = None
+
+
+class Health:
+    """Checks of the file, the recording and the links between host and device."""
+
+    name = "health"
+    question = "Can this trace be trusted?"
+    parameters: Mapping[str, Scalar] = MappingProxyType(
+        {
+            "missing_share": 0.01,  # of launches without device work, of device work without a launch
+            "other_share": 0.1,
+            "skew_ns": 1_000,
+        }
+    )
+
+    def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
+        """Measure with the macro health and the footer's ledger; each check that is not ok becomes a finding."""
+        measured = {row["check"]: row for row in trace.macro(self.name).to_pylist()}
+        by_rank = trace.sql("SELECT rank, count(*) AS steps FROM steps GROUP BY rank ORDER BY rank").to_pylist()
+        checks = [
+            *_file_checks(trace.footer),
+            *_activity_checks(measured),
+            *_link_checks(measured, parameters),
+            *_name_checks(measured, parameters),
+            *_step_checks(measured, by_rank, trace.footer),
+        ]
+        linked = measured["device_work_without_launch"]
+        counts = {status: sum(check.status == status for check in checks) for status in ("ok", "warn", "fail")}
+        return Result(
+            self.name,
+            parameters,
+            ({"status": _worst(checks), **counts},),
+            _table(checks),
+            tuple(_finding(check) for check in checks if check.status != "ok"),
+            Coverage(
+                (linked["total_ns"] or 0) - (linked["ns"] or 0),
+                linked["total_ns"] or 0,
+                "" if linked["total"] else _CPU_ONLY,
+            ),
+        )
+
+
+def _worst(checks: list[Check]) -> Status:
+    found = {check.status for check in checks}
+    return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
+
+
+def _table(checks: list[Check]) -> pa.Table:
+    return pa.table(
+        {
+            "check": pa.array([check.check for check in checks], pa.string()),
+            "status": pa.array([check.status for check in checks], pa.string()),
+            "count": pa.array([check.count for check in checks], pa.int64()),
+            "detail": pa.array([check.detail for check in checks], pa.string()),
+        }
+    )
+
+
+def _finding(check: Check) -> Finding:
+    return Finding(
+        severity="critical" if check.status == "fail" else "warning",
+        title=f"{check.check}: {check.detail}",
+        evidence=() if check.example is None else (check.example,),
+    )
+
+
+def _file_checks(footer: Footer) -> Iterator[Check]:
+    ledger = footer.ledger
+    skipped = sum(ledger.skipped.values())
+    adds_up = ledger.read == ledger.stored + skipped
+    yield Check(
+        "events",
+        "ok" if adds_up else "fail",
+        ledger.read,
+        f"{ledger.read:,} read = {ledger.stored:,} stored + {skipped:,} skipped"
+        if adds_up
+        else f"{ledger.read:,} read, but {ledger.stored:,} stored and {skipped:,} skipped: some were lost on the way",
+    )
+    lost = sum(count for reason, count in ledger.skipped.items() if reason.startswith(_LOSSES))
+    yield Check("skipped", "warn" if lost else "ok", skipped, _reasons(ledger.skipped))
+    repaired = sum(ledger.repaired.values())
+    altered = any(count for reason, count in ledger.repaired.items() if not reason.startswith(_HARMLESS))
+    yield Check("repaired", "warn" if altered else "ok", repaired, _reasons(ledger.repaired))
+    cut = [source for source in footer.sources if source.truncated_at is not None]
+    where = "; ".join(f"{source.path} at byte {source.truncated_at:,}" for source in cut)
+    yield Check("truncated", "warn" if cut else "ok", len(cut), f"cut short: {where}" if cut else "no file was cut short")
+    yield _rank_check(footer)
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return "; ".join(f"{reason}: {count:,}" for reason, count in listed if count) or "none"
+
+
+def _rank_check(footer: Footer) -> Check:
+    present = footer.ranks
+    world = max((source.world_size or 0 for source in footer.sources), default=0)
+    missing = sorted(set(range(world)) - set(present))
+    if not missing:
+        return Check("ranks", "ok", len(present), f"{len(present)} present" + (f" of {world}" if world else ""))
+    if len(present) == 1:
+        return Check("ranks", "ok", 1, f"rank {present[0]} of {world}: time waiting for peers cannot be told apart")
+    names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    return Check("ranks", "warn", len(present), f"{len(present)} of {world} present, missing: {names}")
+
+
+def _activity_checks(measured: Mapping[str, Row]) -> Iterator[Check]:
+    rows = measured["device_work_without_launch"]["total"]
+    launches = measured["launches_without_device_work"]
+    if rows:
+        yield Check("device_activity", "ok", rows, f"{rows:,} device rows")
+    elif launches["total"]:
+        yield Check(
+            "device_activity", "fail", 0, f"{launches['total']:,} launch calls, {_NO_ACTIVITY}", launches["example"]
+        )
+        return
+    else:
+        yield Check("device_activity", "ok", 0, _CPU_ONLY)
+    silent = measured["ranks_without_device_activity"]
+    yield Check(
+        "ranks_without_device_activity",
+        "fail" if silent["count"] else "ok",
+        silent["count"],
+        f"launch calls but no device rows: {', '.join(silent['names'])}" if silent["count"] else "none",
+        silent["example"],
+    )
+    zero = measured["zero_duration"]
+    yield Check("zero_duration", "ok", zero["count"], f"{zero['count']:,} device rows of no duration")
+    giant = measured["dominating_row"]
+    yield Check(
+        "dominating_row",
+        "warn" if giant["count"] else "ok",
+        giant["count"],
+        f"one row takes more than half of its device's span, which may be a recording error: {giant['names'][0]}"
+        if giant["count"]
+        else "none",
+        giant["example"],
+    )
+
+
+def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) -> Iterator[Check]:
+    rows = measured["device_work_without_launch"]["total"]
+    threshold = float(parameters["missing_share"] or 0)
+    silent = measured["launches_without_device_work"]
+    yield Check(
+        "launches_without_device_work",
+        "warn" if rows and silent["count"] > threshold * silent["total"] else "ok",
+        silent["count"],
+        f"of {silent['total']:,} launch calls{_named(silent)}",
+        silent["example"],
+    )
+    graphs = measured["graph_launches_without_work"]
+    yield Check(
+        "graph_launches_without_work",
+        "fail" if graphs["count"] > threshold * graphs["total"] else "ok",
+        graphs["count"],
+        f"of {graphs['total']:,} graph replays"
+        + (": their kernels were not recorded, so their time looks idle and is not" if graphs["count"] else ""),
+        graphs["example"],
+    )
+    orphans, head = measured["device_work_without_launch"], measured["launched_before_recording"]
+    yield Check(
+        "device_work_without_launch",
+        "warn" if orphans["count"] > threshold * orphans["total"] else "ok",
+        orphans["count"],
+        f"of {rows:,} device rows, {head['count']:,} of them queued before the recording began; their time counts as "
+        "busy, their step and cause are unknown"
+        if orphans["count"]
+        else f"of {rows:,} device rows",
+        orphans["example"],
+    )
+    skew = measured["starts_before_launch"]
+    yield Check(
+        "starts_before_launch",
+        "warn" if (skew["ns"] or 0) > float(parameters["skew_ns"] or 0) else "ok",
+        skew["count"],
+        f"device rows that start before their call, by up to {skew['ns'] / 1e3:.1f} us: host and device clocks differ, "
+        "so causes of gaps shorter than that are uncertain"
+        if skew["count"]
+        else "none",
+        skew["example"],
+    )
+
+
+def _named(row: Row) -> str:
+    return f": {', '.join(row['names'][:3])}" if row["count"] else ""
+
+
+def _name_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) -> Iterator[Check]:
+    unlinked, other = measured["device_time_without_op"], measured["unclassified_time"]
+    busy = unlinked["total_ns"] or 0
+    if not busy:
+        return
+    with_op = 1 - (unlinked["ns"] or 0) / busy
+    yield Check(
+        "device_time_with_op",
+        "ok",
+        unlinked["total"] - unlinked["count"],
+        f"{with_op:.1%} of the busy time has a host op" + ("" if with_op > 0.5 else ": kernels of replayed graphs have none"),
+    )
+    share = (other["ns"] or 0) / busy
+    yield Check(
+        "unclassified_time",
+        "warn" if share > float(parameters["other_share"] or 0) else "ok",
+        other["count"],
+        f"{share:.1%} of the busy time is in category other{_named(other)}",
+        other["example"],
+    )
+
+
+def _step_checks(measured: Mapping[str, Row], by_rank: list[Row], footer: Footer) -> Iterator[Check]:
+    empty = measured["steps_without_device_work"]
+    rows = measured["device_work_without_launch"]["total"]
+    if not by_rank:
+        yield Check("steps", "ok", 0, "no step markers: phases are unknown; totals, categories and gaps still hold")
+    else:
+        yield Check("steps", "ok", empty["total"], f"{empty['total']:,} steps in {len(by_rank)} rank(s)")
+        unusable = rows and empty["total"] > 1 and 2 * empty["count"] >= empty["total"]
+        yield Check(
+            "steps_without_device_work",
+            "warn" if unusable else "ok",
+            empty["count"],
+            f"of {empty['total']:,} steps" + (": this trace is unusable for per-step timing" if unusable else ""),
+            empty["example"],
+        )
+    memory = measured["memory_events"]["count"]
+    asked = bool(footer.capture.get("profile_memory"))
+    yield Check(
+        "memory_events",
+        "warn" if asked and not memory else "ok",
+        memory,
+        "memory was to be recorded, none was" if asked and not memory else "memory events",
+    )
+
+
+ANALYSIS = Health()

@@ -1,0 +1,1 @@
+"""How to record and how to read: one module per profiler run mode, one per file format."""

@@ -1,0 +1,239 @@
+"""Read what torch.profiler writes: Kineto's Chrome-trace JSON, plain, gzip or Zstandard, of any size.
+
+The file is cut into pieces (`tracekit.json_pieces`); DuckDB parses pieces side by side, one cursor a core; a piece it
+refuses is read event by event (`tracekit.json_repair`). Memory holds a few pieces, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from tracekit.errors import MalformedTraceError, UnknownFormatError
+from tracekit.json_pieces import EventArray, Piece, head_object, tail_object
+from tracekit.piece_parser import METADATA, SKIPPED_WINDOW, Part, PieceParser
+from tracekit.secrets import redact
+from tracekit.source import Progress, SourceRead
+from tracekit.spool import Spool
+from tracekit.streams import ByteStream
+
+NAME = "kineto"
+
+# Kineto's categories, the capitalised ones of 2020 among them, and what they are. Any other becomes an annotation.
+KINDS = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "mtia_ccp_events": "kernel",
+    "hpu_op": "kernel",
+    "gpu_memcpy": "memcpy",
+    "Memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "Memset": "memset",
+    "cuda_sync": "sync",
+    "xpu_sync": "sync",
+    "cuda_event": "sync",
+    "gpu_user_annotation": "gpu_annotation",
+    "cpu_op": "op",
+    "Operator": "op",
+    "user_annotation": "annotation",
+    "python_function": "python",
+    "cuda_runtime": "launch",
+    "Runtime": "launch",
+    "cuda_driver": "launch",
+    "mtia_runtime": "launch",
+    "glow_runtime": "launch",
+    "xpu_runtime": "launch",
+    "xpu_driver": "launch",
+    "privateuse1_runtime": "launch",
+    "privateuse1_driver": "launch",
+    "overhead": "overhead",
+    "cpu_instant_event": "instant",
+    "hardware_counters": "counter",
+    "Trace": SKIPPED_WINDOW,
+}
+
+# Top-level keys that are stored. Whatever else a file has there (environments, user metadata) is not.
+CAPTURE_KEYS = (
+    "record_shapes",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+    "profile_memory",
+    "cupti_version",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "roctracer_version",
+    "vllm_version",
+)
+_PROPERTY_NAME = re.compile(r"[A-Za-z]{2,40}")
+_RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:rank|tp|worker)[-_ ]?(\d{1,6})(?!\d)")
+
+
+def accepts(path: Path, head: bytes) -> bool:
+    """JSON, whatever the file is called: what is in it shows when it is read."""
+    del path
+    return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}
+
+
+def read(path: Path, directory: Path, progress: Progress | None = None) -> SourceRead:
+    """Read one file into a spool in `directory`.
+
+    Raises UnknownFormatError for JSON that is no trace, MalformedTraceError for one in which nothing can be read.
+    """
+    source = SourceRead(path, NAME, Spool(directory))
+    first_unreadable: int | None = None
+    with ByteStream(path) as stream, PieceParser(directory, Path(__file__).with_suffix(".sql"), KINDS) as parser:
+        array = EventArray(stream)
+        for part in _parts(array, parser, source.spool, lambda: _tell(progress, stream)):
+            _count_in(source, part)
+            if first_unreadable is None:
+                first_unreadable = part.first_unreadable
+        source.truncated_at = array.truncated_at
+        if stream.cut and source.truncated_at is None and not array.closed_properly:
+            source.truncated_at = array.offset
+        metadata = head_object(array.head) | (tail_object(array.tail, array.depth) or {})
+        source.first_unreadable = first_unreadable
+    _describe(source, metadata)
+    _refuse_what_is_no_trace(source, bare=array.depth == 0)
+    return source
+
+
+def _tell(progress: Progress | None, stream: ByteStream) -> None:
+    if progress is not None:
+        progress(stream.progress_bytes(), stream.size_bytes)
+
+
+def _parts(array: EventArray, parser: PieceParser, spool: Spool, tick: Callable[[], None]) -> Iterator[Part]:
+    """Parse pieces ahead, take them in order; on a refusal take back what was ahead and go on exactly."""
+    ahead: deque[tuple[Piece, Future[Part]]] = deque()
+    while True:
+        while len(ahead) <= parser.workers and (piece := array.next_piece()) is not None:
+            ahead.append((piece, parser.submit(spool, piece.raw, piece.cut)))
+            tick()
+        if not ahead:
+            return
+        piece, future = ahead.popleft()
+        try:
+            yield future.result()
+        except duckdb.Error:
+            for _, later in ahead:
+                _forget(later)
+            array.push_back(piece, *(later_piece for later_piece, _ in ahead))
+            ahead.clear()
+            yield _exactly(array, parser, spool)
+
+
+def _exactly(array: EventArray, parser: PieceParser, spool: Spool) -> Part:
+    """The next events, with a cut that honours every quote; event by event if even that is refused."""
+    piece = array.exact_piece()
+    if piece is not None:
+        try:
+            return parser.submit(spool, piece.raw, piece.cut).result()
+        except duckdb.Error:
+            array.push_back(piece)
+    scan = array.scan_piece()
+    documents = ",".join(scan.documents).encode(errors="replace")
+    part = parser.submit(spool, documents, len(documents)).result()
+    part.read += scan.read - len(scan.documents)
+    part.skipped.update(scan.skipped)
+    part.repaired.update(scan.repaired)
+    part.first_unreadable = scan.first_unreadable
+    return part
+
+
+def _forget(future: Future[Part]) -> None:
+    if future.cancel():
+        return
+    try:
+        part = future.result()
+    except duckdb.Error:
+        return
+    for run in part.runs.values():
+        Spool.discard(run)
+
+
+def _count_in(source: SourceRead, part: Part) -> None:
+    source.read += part.read
+    source.skipped.update(part.skipped)
+    source.repaired.update(part.repaired)
+    source.dropped_args.update(part.dropped_args)
+    source.labels |= part.labels
+    for name, run in part.runs.items():
+        source.spool.accept(name, run)
+
+
+def _describe(source: SourceRead, metadata: dict[str, Any]) -> None:
+    """Rank, devices, time base and settings, from the keys around the events."""
+    distributed = metadata.get("distributedInfo")
+    if isinstance(distributed, dict):
+        source.rank = _integer(distributed.get("rank"))
+        source.world_size = _integer(distributed.get("world_size"))
+    if source.rank is not None and source.rank >= 0:
+        source.rank_from = "distributedInfo"
+    elif (match := _RANK_IN_NAME.search(source.path.name)) is not None:
+        source.rank, source.rank_from = int(match.group(1)), "file name"
+    else:
+        source.rank = None
+    source.base_ns = _integer(metadata.get("baseTimeNanoseconds")) or 0
+    source.capture = {
+        key: metadata[key]
+        for key in CAPTURE_KEYS
+        if isinstance(metadata.get(key), (int, float))
+        or key in metadata
+        and key.endswith("_version")
+        and isinstance(metadata[key], str)
+        and re.fullmatch(r"[\w.+-]{1,40}", metadata[key])
+    }
+    properties = metadata.get("deviceProperties")
+    for position, device in enumerate(properties if isinstance(properties, list) else []):
+        if isinstance(device, dict):
+            source.devices.append(_device(device, position))
+
+
+def _device(device: dict[str, Any], position: int) -> dict[str, Any]:
+    kept = {
+        key: redact(value) if isinstance(value, str) else value
+        for key, value in device.items()
+        if _PROPERTY_NAME.fullmatch(key) and isinstance(value, (str, int, float)) and key not in {"id", "name"}
+    }
+    identity = _integer(device.get("id"))
+    return {
+        "device": position if identity is None else identity,
+        "name": redact(str(device.get("name", ""))),
+        "properties": kept,
+    }
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _refuse_what_is_no_trace(source: SourceRead, *, bare: bool) -> None:
+    kept = source.read - sum(source.skipped.values())
+    if kept or source.skipped[METADATA]:
+        return
+    if source.truncated_at is not None:
+        raise MalformedTraceError(
+            f"{source.path}: the file ends at byte {source.truncated_at} before one event is whole; record it again"
+        )
+    if source.first_unreadable is not None:
+        raise MalformedTraceError(
+            f"{source.path}: no event can be read; the first unreadable one is at byte {source.first_unreadable}"
+        )
+    if bare or source.read:
+        raise UnknownFormatError(
+            f"{source.path}: a JSON list, but not of trace events (none has a phase `ph` and a time)"
+        )

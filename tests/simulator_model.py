@@ -1,0 +1,179 @@
+"""What the simulator is told: the model, the device, the run, and the causes of idle time to plant.
+
+Everything is an integer: nanoseconds, bytes, operations per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mode = Literal["eager", "full_graph", "piecewise_graph"]
+Layout = Literal["kineto", "kineto_2026", "minified", "indent"]
+TimeUnit = Literal["relative", "absolute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A dense Llama-like decoder."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    dtype_bytes: int = 2
+
+
+TINY = Model(layers=2, hidden=256, heads=8, kv_heads=4, head_dim=32, intermediate=688, vocab=4096)
+LLAMA_8B = Model(layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, intermediate=14336, vocab=128256)
+MODELS = {"tiny": TINY, "llama-8b": LLAMA_8B}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as torch.profiler's deviceProperties describes it, and how fast it is.
+
+    bandwidth, flops and link_bandwidth are peaks (bytes/s, operations/s of 16-bit tensor work, bytes/s of the link to
+    the other ranks); kernels reach bandwidth_percent and flops_percent of the first two and last at least floor_ns.
+    launch_latency_ns passes between the end of a launch call and the start of the kernel on an idle stream.
+    kernel_gap_ns passes between two eager kernels of a stream when the second was waiting already.
+    """
+
+    name: str
+    total_memory: int
+    compute_major: int
+    compute_minor: int
+    sms: int
+    bandwidth: int
+    flops: int
+    link_bandwidth: int
+    bandwidth_percent: int = 88
+    flops_percent: int = 75
+    floor_ns: int = 1_800
+    launch_latency_ns: int = 2_500
+    kernel_gap_ns: int = 0
+    max_threads_per_block: int = 1024
+    max_threads_per_sm: int = 2048
+    registers_per_block: int = 65536
+    warp_size: int = 32
+    shared_per_block: int = 49152
+    shared_per_block_optin: int = 232448
+    shared_per_sm: int = 233472
+
+
+H100 = Device(
+    name="NVIDIA H100 80GB HBM3",
+    total_memory=85018279936,
+    compute_major=9,
+    compute_minor=0,
+    sms=132,
+    bandwidth=3_350_000_000_000,
+    flops=989_000_000_000_000,
+    link_bandwidth=450_000_000_000,
+)
+DEVICES = {"h100": H100}
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """Causes of device idle time to put into a run, with amounts; zero plants nothing.
+
+    launch_bound_ns    host time added inside the op around a launch call (graphs and Triton have no op: none there)
+    syncs_per_step     aten::item calls, spread evenly over a step's layers
+    sync_refill_ns     host work between the return of such a synchronisation and the next launch
+    between_steps_ns   host work between the end of a step's annotation and the begin of the next
+    holes_per_step     stretches of a step with no row of the host thread but what encloses them, over the layers
+    hole_ns            how long the device idles in each: the hole lasts until the device has run dry, then this long
+    """
+
+    launch_bound_ns: int = 0
+    syncs_per_step: int = 0
+    sync_refill_ns: int = 60_000
+    between_steps_ns: int = 0
+    holes_per_step: int = 0
+    hole_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One recording.
+
+    steps            serving steps recorded
+    batch, prompt    requests, and tokens of each one's prompt
+    prefill_steps    steps over which the requests' prefills spread; from the second on the earlier requests decode
+                     alongside (mixed steps)
+    streams          1: everything on one; 2: all-reduce and cache offload on a second; 3: on one each
+    ranks            tensor-parallel ranks, one file each
+    straggler_percent  how much longer the last rank's compute kernels take
+    pdl_overlap_ns   how much earlier than its predecessor's end a kernel inside a graph starts
+    final_sync       every step ends by waiting for its sampled tokens
+    secrets          plant five made-up secrets where real traces leak them
+    """
+
+    mode: Mode = "eager"
+    model: Model = TINY
+    device: Device = H100
+    steps: int = 3
+    batch: int = 4
+    prompt: int = 64
+    prefill_steps: int = 1
+    streams: int = 1
+    ranks: int = 1
+    plant: Plant = field(default_factory=Plant)
+    straggler_percent: int = 0
+    pdl_overlap_ns: int = 0
+    final_sync: bool = True
+    with_stack: bool = False
+    record_shapes: bool = False
+    profile_memory: bool = False
+    secrets: bool = False
+    time_unit: TimeUnit = "relative"
+    layout: Layout = "kineto"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The batch of one step."""
+
+    index: int
+    prefill_requests: int
+    prefill_tokens: int
+    decode_requests: int
+    context: int  # tokens in the cache of each decoding request, this step's included
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_requests
+
+    @property
+    def requests(self) -> int:
+        return self.prefill_requests + self.decode_requests
+
+    @property
+    def phase(self) -> str:
+        if self.prefill_requests and self.decode_requests:
+            return "mixed"
+        return "prefill" if self.prefill_requests else "decode"
+
+    @property
+    def annotation(self) -> str:
+        """The name vLLM gives the step."""
+        return (
+            f"execute_context_{self.prefill_requests}({self.prefill_tokens})"
+            f"_generation_{self.decode_requests}({self.decode_requests})"
+        )
+
+
+def step_shapes(run: Run) -> Iterator[StepShape]:
+    """The run's steps: prefills first, then one token per request and step."""
+    share = -(-run.batch // max(1, run.prefill_steps))
+    started = 0
+    for index in range(run.steps):
+        prefill = min(share, run.batch - started)
+        yield StepShape(index, prefill, prefill * run.prompt, started, run.prompt + index)
+        started += prefill

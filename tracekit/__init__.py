@@ -1,0 +1,45 @@
+"""Why is this LLM serving step slow? Profiler traces to one Parquet file to a verdict.
+
+    import tracekit
+
+    trace = tracekit.open("trace.parquet")          # or raw profiler files: these are converted first
+    trace.analyze("idle_gaps").frame()              # a table; .findings judge it, .coverage says what it could not tell
+    trace.sql("SELECT name, count(*) FROM kernels GROUP BY name")
+
+Importing this costs nothing: the parts load when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracekit.analysis import Coverage, Finding, Result
+    from tracekit.classify import classify_kernel
+    from tracekit.trace import Trace, open
+
+__version__ = "0.1.0"
+
+__all__ = ["Coverage", "Finding", "Result", "Trace", "__version__", "classify_kernel", "open"]
+
+_HOMES = {
+    "Coverage": "tracekit.analysis",
+    "Finding": "tracekit.analysis",
+    "Result": "tracekit.analysis",
+    "Trace": "tracekit.trace",
+    "classify_kernel": "tracekit.classify",
+    "open": "tracekit.trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

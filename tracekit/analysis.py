@@ -1,0 +1,95 @@
+"""What an analysis is, and what it returns: a measured table, and findings that judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from tracekit.trace import Trace
+
+Severity = Literal["info", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+Scalar = str | int | float | bool | None
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One judgement, with the rows that prove it.
+
+    A saving is an interval in nanoseconds over the traced span, 0 <= low <= high, never more than the time
+    attributed to its cause. `evidence` holds ids of the event table.
+    """
+
+    severity: Severity
+    title: str
+    detail: str = ""
+    saving_low_ns: int = 0
+    saving_high_ns: int = 0
+    evidence: tuple[int, ...] = ()
+    remedy: str = ""
+    cost: str = ""
+    verify: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.saving_low_ns <= self.saving_high_ns:
+            raise ValueError(f"not an interval: [{self.saving_low_ns}, {self.saving_high_ns}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the time an analysis could account for, and why not more.
+
+    `total_ns` 0 means that there was nothing to account for; `reason` then says what to record.
+    """
+
+    explained_ns: int = 0
+    total_ns: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything one analysis says of one trace. `parameters` holds all thresholds, so that it can be repeated."""
+
+    analysis: str
+    parameters: Mapping[str, Scalar]
+    summary: Sequence[Row]
+    table: pa.Table
+    findings: Sequence[Finding] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+
+    def frame(self) -> pd.DataFrame:
+        """The table as a pandas frame."""
+        return self.table.to_pandas()
+
+    def to_json(self) -> Row:
+        """Plain values, as `--format json` prints them."""
+        return {
+            "parameters": dict(self.parameters),
+            "summary": [dict(row) for row in self.summary],
+            "table": self.table.to_pylist(),
+            "findings": [asdict(finding) for finding in self.findings],
+            "coverage": asdict(self.coverage),
+        }
+
+
+class Analysis(Protocol):
+    """What a module of `tracekit.analyses` exposes as `ANALYSIS`.
+
+    `name` is the module, the SQL macro, the test and the word the user types; `question` is one line for the
+    help; `parameters` are all thresholds with their defaults.
+    """
+
+    name: str
+    question: str
+    parameters: Mapping[str, Scalar]
+
+    def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
+        """Measure with SQL, judge in Python."""
+        ...

@@ -1,0 +1,268 @@
+"""Turn the spool of one source into event rows: one canonical order, ids, and links between rows.
+
+Windows of time pass through memory one after the other: host rows first, to find who encloses whom and which API call
+has which correlation; then device rows, which look their launches up. Ids follow that order, so they do not depend on
+the order the source had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.event_table import event_schema
+from tracekit.links import ENCLOSING_ORDER, NONE, Bools, HostRows, Int64s, LinkIndex, Nesting, order_rows
+from tracekit.source import SourceRead
+from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES
+
+WINDOW_ROWS = 1 << 19
+
+# Share of launches whose External id must be that of the op around them before rows without a launch get ops by it: in
+# traces before 2024 the External id was the correlation, and hits wrong ops by chance.
+_TRUST = 0.9
+_ABSENT = np.iinfo(np.int64).min
+_LAST = np.iinfo(np.int64).max
+_DEVICE_ORDER = {"gpu_annotation": 0, "kernel": 1, "memcpy": 2, "memset": 3, "graph": 4, "sync": 5}
+_UNFINISHED = '{"finished": false}'
+
+
+@dataclass(slots=True)
+class Assembler:
+    """One source on its way into the table.
+
+    ranks: rank by process label (None: rows without one). shift_ns: added to the source's times. next_id: of the row
+    to come. When `tables` is through, `next_id`, `by_kind` and `ambiguous` (API calls sharing a correlation with an
+    earlier one) are final.
+    """
+
+    source: SourceRead
+    ranks: dict[str | None, int]
+    shift_ns: int
+    next_id: int
+    by_kind: Counter[str] = field(default_factory=Counter)
+    ambiguous: int = 0
+    _lanes: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows as tables of the event schema, each of one kind and one window, by id."""
+        spool = self.source.spool
+        device = pa.table(
+            {name: spool.column("device", name) for name in ("correlation", "external_id", "label")},
+        )
+        launches = LinkIndex(np.unique(self._key(device)))
+        operators = LinkIndex(np.unique(_numbers(device, "external_id")))
+        nesting = Nesting()
+        for window in spool.windows(HOST_CLASSES, WINDOW_ROWS):
+            tables = [table for name in HOST_CLASSES if (table := spool.read(name, window)) is not None]
+            yield from self._host_rows(tables, window[1], nesting, launches, operators)
+        launches.close()
+        operators.close()
+        self.ambiguous = launches.ambiguous
+        trusted = self._external_ids_are_op_ids(device, launches, operators)
+        for window in spool.windows(DEVICE_CLASSES, WINDOW_ROWS):
+            for name in DEVICE_CLASSES:
+                if (table := spool.read(name, window)) is not None:
+                    yield from self._device_rows(table, launches, operators if trusted else LinkIndex.empty())
+
+    def _host_rows(
+        self, tables: list[pa.Table], next_window: int, nesting: Nesting, launches: LinkIndex, operators: LinkIndex
+    ) -> Iterator[pa.Table]:
+        slim = _concatenate(tables, ("ts", "dur", "pid", "tid", "kind", "tie", "label", "name"))
+        ts = _numbers(slim, "ts")
+        end, unfinished = self._ends(slim, ts, unknown=self.source.spool.last_end())
+        kind = _codes(slim, "kind", ENCLOSING_ORDER)
+        lane = self._lane(slim)
+        order = order_rows(ts, -end, kind, lane, _numbers(slim, "tie", _LAST))
+        order = _by_name_where_equal(order, slim, (ts, end, kind, lane, _numbers(slim, "tie", _LAST)))
+        identity = self._identities(order)
+        parent = np.empty(len(order), np.int64)
+        operator = np.empty(len(order), np.int64)
+        rows = HostRows(identity[order], end[order], lane[order], kind[order])
+        parent[order], operator[order] = nesting.link(rows, next_window)
+
+        first = 0
+        for table in tables:
+            part = slice(first, first := first + table.num_rows)
+            by_id = np.argsort(identity[part], kind="stable")
+            columns = {
+                "id": identity[part],
+                "ts": ts[part] + self.shift_ns,
+                "dur": end[part] - ts[part],
+                "parent_id": parent[part],
+            }
+            self._note_targets(table, columns["id"], operator[part], by_id, launches, operators)
+            if "launch" in set(table.column("kind").unique().to_pylist()):
+                columns["op_id"] = operator[part]
+            yield from self._by_kind(table, by_id, columns, unfinished[part])
+
+    def _note_targets(
+        self, table: pa.Table, identity: Int64s, operator: Int64s, by_id: Int64s, launches: LinkIndex, ops: LinkIndex
+    ) -> None:
+        """Remember the rows of this table that device rows may point to."""
+        kinds = set(table.column("kind").unique().to_pylist())
+        if "launch" in kinds:
+            launches.add(self._key(table)[by_id], identity[by_id], operator[by_id])
+        if "op" in kinds:
+            is_op = np.asarray(pc.equal(table.column("kind"), "op"))[by_id]
+            chosen = by_id[is_op]
+            ops.add(_numbers(table, "external_id")[chosen], identity[chosen], identity[chosen])
+
+    def _device_rows(self, table: pa.Table, launches: LinkIndex, operators: LinkIndex) -> Iterator[pa.Table]:
+        ts = _numbers(table, "ts")
+        end, unfinished = self._ends(table, ts, unknown=None)
+        keys = (
+            -end,
+            _codes(table, "kind", _DEVICE_ORDER),
+            *(_numbers(table, name) for name in ("device", "stream", "correlation", "graph_node_id", "grid_x")),
+        )
+        order = order_rows(ts, *keys)
+        order = _by_name_where_equal(order, table, (ts, *keys))
+        launch_id, op_id = launches.find(self._key(table))
+        _, by_external_id = operators.find(_numbers(table, "external_id"))
+        columns = {
+            "id": self._identities(order),
+            "ts": ts + self.shift_ns,
+            "dur": end - ts,
+            "launch_id": launch_id,
+            "op_id": np.where(launch_id == NONE, by_external_id, op_id),
+        }
+        yield from self._by_kind(table, order, columns, unfinished)
+
+    def _external_ids_are_op_ids(self, device: pa.Table, launches: LinkIndex, operators: LinkIndex) -> bool:
+        _, nested = launches.find(self._key(device))
+        _, claimed = operators.find(_numbers(device, "external_id"))
+        both = (nested != NONE) & (claimed != NONE)
+        return bool(both.any()) and float((nested == claimed)[both].mean()) >= _TRUST
+
+    def _ends(self, table: pa.Table, ts: Int64s, unknown: int | None) -> tuple[Int64s, Bools]:
+        """Ends of rows, and which of them were still running when recording stopped.
+
+        Those end with the trace on the host; on a device, where such a row is damage, at their start.
+        """
+        duration = _numbers(table, "dur", NONE)
+        unfinished = duration < 0
+        end = ts + np.maximum(duration, 0)
+        if unknown is not None:
+            end[unfinished] = np.maximum(ts[unfinished], unknown)
+        return end, unfinished
+
+    def _identities(self, order: Int64s) -> Int64s:
+        identity = np.empty(len(order), np.int64)
+        identity[order] = np.arange(self.next_id, self.next_id + len(order))
+        self.next_id += len(order)
+        return identity
+
+    def _key(self, table: pa.Table) -> Int64s:
+        """Correlation, made unique within the source if several processes were merged into it."""
+        key = _numbers(table, "correlation")
+        if len(self.ranks) > 1:
+            key = np.where(key == _ABSENT, key, (key & ((1 << 48) - 1)) | (self._rank(table) << 48))
+        return key
+
+    def _rank(self, table: pa.Table) -> Int64s:
+        if "label" not in table.column_names or len(self.ranks) == 1:
+            return np.full(table.num_rows, next(iter(self.ranks.values())))
+        column = table.column("label")
+        ranks = {label: self.ranks.get(label, 0) for label in column.unique().to_pylist()}
+        return np.array([ranks[label] for label in column.to_pylist()], np.int64)
+
+    def _lane(self, table: pa.Table) -> Int64s:
+        """A number for each thread, the same in every window."""
+        rank, pid, tid = self._rank(table), _numbers(table, "pid"), _numbers(table, "tid")
+        codes = np.zeros(table.num_rows, np.int64)
+        for values in (rank, pid, tid):
+            encoded = pa.array(values).dictionary_encode()
+            codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
+        encoded = pa.array(codes).dictionary_encode()
+        indices = encoded.indices.to_numpy().astype(np.int64)
+        first = np.zeros(len(encoded.dictionary), np.int64)
+        first[indices[::-1]] = np.arange(len(indices))[::-1]
+        threads = [(int(rank[row]), int(pid[row]), int(tid[row])) for row in first] if len(indices) else []
+        numbers = np.array([self._lanes.setdefault(thread, len(self._lanes)) for thread in threads], np.int64)
+        return numbers[indices] if len(indices) else indices
+
+    def _by_kind(
+        self, table: pa.Table, order: Int64s, columns: dict[str, Int64s], unfinished: Bools
+    ) -> Iterator[pa.Table]:
+        for kind in sorted(table.column("kind").unique().to_pylist()):
+            chosen = order[np.asarray(pc.equal(table.column("kind"), kind))[order]]
+            self.by_kind[kind] += len(chosen)
+            yield self._event_table(table, chosen, columns, unfinished)
+
+    def _event_table(self, table: pa.Table, chosen: Int64s, columns: dict[str, Int64s], unfinished: Bools) -> pa.Table:
+        taken = table.take(pa.array(chosen))
+        rank = self._rank(taken)
+        arrays: list[pa.Array] = []
+        for column in event_schema():
+            if column.name == "rank":
+                arrays.append(pa.array(rank, pa.int32()))
+            elif column.name in columns:
+                values = columns[column.name][chosen]
+                nullable = column.name.endswith("_id")
+                arrays.append(pa.array(values, mask=values == NONE) if nullable else pa.array(values))
+            elif column.name in taken.column_names:
+                arrays.append(_plain(taken.column(column.name), column.type))
+            else:
+                arrays.append(pa.nulls(len(chosen), column.type))
+        result = pa.table(arrays, schema=event_schema())
+        if unfinished[chosen].any():
+            marked = pc.if_else(
+                pa.array(unfinished[chosen]), pc.coalesce(result.column("args"), _UNFINISHED), result.column("args")
+            )
+            result = result.set_column(result.schema.get_field_index("args"), "args", marked)
+        return result
+
+
+def _concatenate(tables: list[pa.Table], names: tuple[str, ...]) -> pa.Table:
+    slim = [table.select([name for name in names if name in table.column_names]) for table in tables]
+    return pa.concat_tables(slim, promote_options="default").unify_dictionaries().combine_chunks()
+
+
+def _numbers(table: pa.Table, name: str, absent: int = _ABSENT) -> Int64s:
+    """A column as integers, `absent` for NULL and for a column that no row has a value in."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, absent)
+    column = table.column(name)
+    if pa.types.is_null(column.type):
+        return np.full(table.num_rows, absent)
+    return np.asarray(pc.fill_null(column, absent).to_numpy(), np.int64)
+
+
+def _codes(table: pa.Table, name: str, order: dict[str, int]) -> Int64s:
+    column = table.column(name).combine_chunks()
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    parts = [
+        np.array([order[value] for value in chunk.dictionary.to_pylist()], np.int64)[chunk.indices.to_numpy()]
+        for chunk in chunks
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _plain(column: pa.ChunkedArray, column_type: pa.DataType) -> pa.Array:
+    """Without dictionary and in one chunk: the Parquet writer makes a smaller dictionary of what is in the group."""
+    return pc.cast(column, column_type).combine_chunks()
+
+
+def _by_name_where_equal(order: Int64s, table: pa.Table, keys: tuple[Int64s, ...]) -> Int64s:
+    """Rows that agree in all keys, by name: two files with the same events in another order must give the same ids."""
+    equal = np.ones(max(0, len(order) - 1), np.bool_)
+    for key in keys:
+        ordered = key[order]
+        equal &= ordered[1:] == ordered[:-1]
+    if not equal.any():
+        return order
+    tied = np.zeros(len(order), np.bool_)
+    tied[1:] |= equal
+    tied[:-1] |= equal
+    places = np.flatnonzero(tied)
+    rows = order[places]
+    names = table.column("name").take(pa.array(rows)).to_pylist()
+    by_name = np.unique(np.array(names), return_inverse=True)[1]
+    result = order.copy()
+    result[places] = rows[np.lexsort((by_name, *(key[rows] for key in keys[::-1])))]
+    return result

@@ -1,0 +1,224 @@
+"""Trace files of any known format into one Parquet file."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from tracekit import __version__
+from tracekit.assemble import Assembler
+from tracekit.errors import MalformedTraceError, TruncatedTraceError, UnknownFormatError, UsageError
+from tracekit.event_table import EventWriter
+from tracekit.footer import DeviceInfo, Footer, Ledger, SourceInfo
+from tracekit.registry import readers
+from tracekit.source import Reader, SourceRead
+from tracekit.streams import head_of
+
+# Called with a file, bytes of it read so far, and its size.
+FileProgress = Callable[[Path, int, int], None]
+
+
+def convert(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    allow_partial: bool = False,
+    force: bool = False,
+    progress: FileProgress | None = None,
+) -> Footer:
+    """Read trace files, and directories of them, into the Parquet file `out`; returns its footer.
+
+    `out` appears when it is complete. Raises UsageError (nothing to read, `out` exists), UnknownFormatError,
+    MalformedTraceError; and TruncatedTraceError, after the whole events of a file that ends early have been written,
+    unless `allow_partial`.
+    """
+    files = _files(paths)
+    writer = EventWriter(out, force=force)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".spool", dir=out.parent) as spool:
+            sources = _read(files, Path(spool), progress)
+            footer = _write(sources, writer, files)
+        writer.finish(footer)
+    finally:
+        writer.abandon()
+    _report_truncation(footer, out, allow_partial)
+    return footer
+
+
+@dataclass(slots=True)
+class _Files:
+    """What was asked for. `from_directory` files may turn out to be something else; named ones may not."""
+
+    named: list[Path] = field(default_factory=list)
+    from_directory: list[Path] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
+
+
+def _files(paths: Sequence[Path]) -> _Files:
+    files = _Files()
+    for path in paths:
+        if path.is_dir():
+            found = sorted(child for child in path.rglob("*") if child.is_file() and not child.name.startswith("."))
+            files.from_directory += [child for child in found if not _is_own(child)]
+        elif path.exists():
+            files.named.append(path)
+        else:
+            raise UsageError(f"{path}: no such file or directory")
+    if not files.named and not files.from_directory:
+        raise UsageError(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
+    return files
+
+
+def _is_own(path: Path) -> bool:
+    return path.suffix == ".parquet"
+
+
+def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[SourceRead]:
+    sources: list[SourceRead] = []
+    known = [cast(Reader, reader) for reader in readers().values()]
+    for number, path in enumerate([*files.named, *files.from_directory]):
+        directory = spool / str(number)
+        directory.mkdir()
+        try:
+            sources.append(_read_one(path, directory, known, progress))
+        except (UnknownFormatError, MalformedTraceError) as error:
+            if path in files.named:
+                raise
+            # A folder of traces holds other things too, and a sidecar of 0 bytes is no reason to refuse the rest.
+            files.ignored[str(error)] += 1
+    if not sources:
+        raise UnknownFormatError("none of the files is a trace: " + "; ".join(files.ignored))
+    return sources
+
+
+def _read_one(path: Path, directory: Path, known: Sequence[Reader], progress: FileProgress | None) -> SourceRead:
+    head = head_of(path)
+    if not head:
+        raise MalformedTraceError(f"{path}: the file is empty (0 bytes of content); was the profiler stopped?")
+    for reader in known:
+        if reader.accepts(path, head):
+            return reader.read(path, directory, None if progress is None else partial(progress, path))
+    names = ", ".join(reader.NAME for reader in known)
+    raise UnknownFormatError(f"{path}: no reader knows this format (there are: {names})")
+
+
+def _write(sources: list[SourceRead], writer: EventWriter, files: _Files) -> Footer:
+    ranks = _assign_ranks(sources)
+    sources.sort(key=lambda source: (min(ranks[source.path].values()), source.path.name, str(source.path)))
+    firsts = [first + source.base_ns for source in sources if (first := source.spool.first_ts()) is not None]
+    origin = min(firsts, default=0)
+    next_id = 0
+    by_kind: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    for source in sources:
+        assembler = Assembler(source, ranks[source.path], source.base_ns - origin, next_id)
+        for table in assembler.tables():
+            writer.write(table)
+        next_id = assembler.next_id
+        by_kind += assembler.by_kind
+        if assembler.ambiguous:
+            notes["API calls that share a correlation with an earlier one"] += assembler.ambiguous
+        shutil.rmtree(source.spool.directory)
+    return _footer(sources, ranks, origin, by_kind, notes, files)
+
+
+def _assign_ranks(sources: list[SourceRead]) -> dict[Path, dict[str | None, int]]:
+    """Rank of each file, by process label where one file holds several processes.
+
+    Files that say nothing of their rank get free numbers, in the order of their names: two processes that were both
+    device 0 must never be added up.
+    """
+    taken = {source.rank for source in sources if source.rank is not None}
+    free = (number for number in itertools.count() if number not in taken)
+    ranks: dict[Path, dict[str | None, int]] = {}
+    unknown = sum(source.rank is None for source in sources)
+    for source in sorted(sources, key=lambda source: (source.path.name, str(source.path))):
+        if source.labels:
+            ranks[source.path] = {None: 0} | _label_ranks(sorted(source.labels))
+            source.rank_from = "process label"
+        elif source.rank is not None:
+            ranks[source.path] = {None: source.rank}
+        else:
+            ranks[source.path] = {None: next(free)}
+            source.rank_from = "default" if unknown == 1 and len(sources) == 1 else "assigned"
+    return ranks
+
+
+def _label_ranks(labels: list[str]) -> dict[str, int]:
+    """"TP01" is rank 1; labels that say more than that are numbered in order."""
+    plain = [re.fullmatch(r"TP-?(\d+)", label) for label in labels]
+    if all(plain):
+        return {label: int(match.group(1)) for label, match in zip(labels, plain, strict=True) if match}
+    return {label: number for number, label in enumerate(labels)}
+
+
+def _footer(
+    sources: list[SourceRead],
+    ranks: dict[Path, dict[str | None, int]],
+    origin: int,
+    by_kind: Counter[str],
+    notes: Counter[str],
+    files: _Files,
+) -> Footer:
+    skipped: Counter[str] = Counter()
+    repaired: Counter[str] = Counter()
+    dropped_args: Counter[str] = Counter()
+    capture: dict[str, object] = {}
+    for source in sources:
+        skipped += source.skipped
+        repaired += source.repaired
+        dropped_args += source.dropped_args
+        capture |= source.capture
+    ledger = Ledger(
+        read=sum(source.read for source in sources),
+        stored=sum(by_kind.values()),
+        by_kind=dict(by_kind),
+        skipped=dict(skipped),
+        repaired=dict(repaired),
+        dropped_args=dict(dropped_args),
+        notes=dict(notes),
+        ignored_files=sorted(files.ignored),
+    )
+    return Footer(
+        sources=tuple(_source_info(source, rank) for source in sources for rank in sorted({*ranks[source.path].values()})),
+        devices=tuple(
+            DeviceInfo(rank, device["device"], device["name"], device["properties"])
+            for source in sources
+            for rank in sorted({*ranks[source.path].values()})
+            for device in source.devices
+        ),
+        origin_ns=origin,
+        capture=capture,
+        ledger=ledger,
+        tracekit=__version__,
+    )
+
+
+def _source_info(source: SourceRead, rank: int) -> SourceInfo:
+    return SourceInfo(
+        path=source.path.name,
+        format=source.format,
+        rank=rank,
+        rank_from=source.rank_from,
+        world_size=source.world_size,
+        size_bytes=source.path.stat().st_size,
+        base_ns=source.base_ns,
+        truncated_at=source.truncated_at,
+    )
+
+
+def _report_truncation(footer: Footer, out: Path, allow_partial: bool) -> None:
+    cut = [source for source in footer.sources if source.truncated_at is not None]
+    if cut and not allow_partial:
+        raise TruncatedTraceError(
+            f"{cut[0].path} ends early: its events are whole up to byte {cut[0].truncated_at:,} of the (uncompressed) "
+            f"file. {footer.ledger.stored:,} events were kept; pass --allow-partial to accept that"
+        )

@@ -1,0 +1,274 @@
+"""Parse pieces of a JSON event array side by side: DuckDB reads, Arrow keeps, on a pool of threads.
+
+A reader brings its SQL: a file of statements, each under a line `-- name: NAME`. `load` makes the table `piece` from
+the file `{piece}`, `counts` tells what is in it, `argument_names` lists the arguments seen in a sample; and each class
+of rows in the spool has a statement of its name, in which `{class}` stands for the categories of that class and
+`{known}` for all. They return the category as `kind`, times as decimal microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.secrets import redact
+from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES, Run, Spool
+
+_MEMORY = Path("/dev/shm")  # pieces live for a fraction of a second; kept off the disk where there is room
+_ROOM_FOR_PIECES = 16
+_STATEMENT = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_KEY = re.compile(r'"([^"]+)":|(?<=\'|\{)(\w+):|"([^"]+)"|->> \'([^\']+)\'')
+_LABEL = re.compile(r"\[([^\]]+)\]\s*(-?\d+)")
+_NUMBER = re.compile(r"-?\d+")
+_NOT_FREE_TEXT = frozenset({"copy_kind", "args"})  # args: the SQL lets numbers and checked words through
+_BY_PHASE = frozenset({"instant", "counter"})
+# A name with control characters was a path with raw backslashes whose escapes happened to be legal.
+_REESCAPED = {ord(char): f"\\{letter}" for char, letter in zip("\t\n\r\f\b", "tnrfb", strict=True)}
+_CONTROLS = re.compile(r"[\t\n\r\f\b]")
+
+METADATA = "metadata (names and sort order of processes)"
+SKIPPED_WINDOW = "profiler window (spans everything, no work)"
+CLASS_KINDS = {
+    "python": {"python"},
+    "host": {"op", "annotation"},
+    "launch": {"launch"},
+    "other": {"overhead"},
+    "device": {"kernel", "memcpy", "memset", "graph", "sync", "gpu_annotation"},
+}
+
+AS_TEXT = "process or thread given as text"
+REESCAPED = "control character in a name, written as an escape"
+REDACTED = "text with the shape of a credential, blanked (distinct values)"
+
+
+@dataclass(slots=True)
+class Part:
+    """What one piece became."""
+
+    runs: dict[str, Run | None] = field(default_factory=dict)
+    read: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
+    dropped_args: Counter[str] = field(default_factory=Counter)
+    labels: set[str] = field(default_factory=set)
+    first_unreadable: int | None = None
+
+
+class PieceParser:
+    """Pieces in, sorted runs out; each thread has a cursor of one in-memory database."""
+
+    def __init__(self, directory: Path, sql: Path, kinds: Mapping[str, str]) -> None:
+        self.workers = max(1, min(os.cpu_count() or 1, 8))
+        self._directory = directory
+        text = sql.read_text()
+        names = _STATEMENT.findall(text)
+        statements = dict(zip(names, _STATEMENT.split(text)[2::2], strict=True))
+        self._load = statements.pop("load")
+        categories = _quoted_categories(kinds)
+        self._statements = {name: statement.format(**categories) for name, statement in statements.items()}
+        self._known_arguments = {key for match in _KEY.findall(text) for key in match if key}
+        self._kinds = dict(kinds)
+        self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+        self._cursors = [self._database.cursor() for _ in range(self.workers)]
+        self._pool = ThreadPoolExecutor(self.workers)
+        self._sampled = False
+
+    def __enter__(self) -> PieceParser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for cursor in self._cursors:
+            cursor.close()
+        self._database.close()
+
+    def submit(self, spool: Spool, text: bytes, cut: int) -> Future[Part]:
+        """Parse events `text[:cut]`; the future raises duckdb.Error if they are not exactly a list of events."""
+        sample, self._sampled = not self._sampled, True
+        return self._pool.submit(self._parse, spool, text, cut, sample)
+
+    def _parse(self, spool: Spool, text: bytes, cut: int, sample: bool) -> Part:
+        cursor = self._cursors.pop()
+        try:
+            with _piece_file(self._directory, text, cut) as name:
+                load = self._load.format(piece=name, object_bytes=max(16 << 20, cut + 2))
+                cursor.execute(load)
+            return self._rows(cursor, spool, sample)
+        finally:
+            self._cursors.append(cursor)
+
+    def _rows(self, cursor: duckdb.DuckDBPyConnection, spool: Spool, sample: bool) -> Part:
+        part = Part()
+        for phase, category, without_ts, rows, without_end in cursor.execute(self._statements["counts"]).fetchall():
+            part.read += rows
+            reason = _not_stored(phase, without_ts, self._kinds.get(category))
+            if reason is not None:
+                part.skipped[reason] += rows
+            elif phase == "X":
+                if category not in self._kinds:
+                    shown = "missing" if category is None else f'"{redact(category)[:40]}"'
+                    part.repaired[f"category {shown} is not known, kept as annotation"] += rows
+                if without_end:
+                    part.repaired["no end recorded"] += without_end
+        classes = HOST_CLASSES + DEVICE_CLASSES
+        tables = {name: cursor.sql(self._statements[name]).to_arrow_table() for name in classes}
+        if sample:
+            for argument, count in cursor.execute(self._statements["argument_names"]).fetchall():
+                if argument not in self._known_arguments:
+                    part.dropped_args[redact(argument)[:60]] += count
+        cursor.execute("DROP TABLE piece")
+        for name, table in tables.items():
+            if not table.num_rows:
+                continue
+            tidy = _tidy(table, self._kinds, part.repaired)
+            part.runs[name] = spool.write(tidy)
+            if "label" in tidy.column_names:
+                part.labels.update(filter(None, tidy.column("label").unique().to_pylist()))
+        return part
+
+
+@contextmanager
+def _piece_file(directory: Path, text: bytes, cut: int) -> Iterator[str]:
+    """A file with the piece as a JSON array, for as long as it is needed."""
+    room = shutil.disk_usage(_MEMORY).free if os.access(_MEMORY, os.W_OK) else 0
+    where = _MEMORY if room > _ROOM_FOR_PIECES * cut else directory
+    descriptor, name = tempfile.mkstemp(prefix="tracekit-", suffix=".json", dir=where)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            for part in (b"[", memoryview(text)[:cut], b"]"):
+                written = 0
+                while written < len(part):
+                    written += file.write(part[written:])
+        yield name.replace("'", "''")
+    finally:
+        Path(name).unlink()
+
+
+def _quoted_categories(kinds: Mapping[str, str]) -> dict[str, str]:
+    """SQL lists of the categories of each class of rows."""
+    chosen = {name: [cat for cat, kind in kinds.items() if kind in CLASS_KINDS[name]] for name in CLASS_KINDS}
+    chosen["known"] = list(kinds)
+    return {name: ", ".join(f"'{category}'" for category in categories) or "''" for name, categories in chosen.items()}
+
+
+def _not_stored(phase: str | None, without_ts: bool, kind: str | None) -> str | None:
+    """Why events of this phase and kind are no rows, or None if they are."""
+    if phase is None:
+        return "no phase"
+    if phase in {"s", "t", "f"}:
+        return "flow arrow (links are made by correlation)"
+    if phase == "M":
+        return METADATA
+    if phase not in {"X", "i", "I", "C"}:
+        return f"phase {phase[:20]!r} is not read"
+    if without_ts:
+        return "no timestamp"
+    return SKIPPED_WINDOW if phase == "X" and kind == SKIPPED_WINDOW else None
+
+
+def _tidy(table: pa.Table, kinds: Mapping[str, str], repaired: Counter[str]) -> pa.Table:
+    """Sorted by start; times in ns; text as dictionaries, without credentials; columns without a value left out."""
+    columns: dict[str, pa.Array] = {}
+    for name in table.column_names:
+        column = _one_array(table.column(name))
+        if column.null_count == len(column) and name not in {"dur", "kind"}:
+            continue
+        if name in {"ts", "dur"}:
+            columns[name] = _nanoseconds(column)
+        elif not pa.types.is_string(column.type):
+            columns[name] = column
+        elif name in {"pid", "tid"}:
+            columns |= _process_or_thread(name, column.dictionary_encode(), repaired)
+        elif name == "kind":
+            columns[name] = _kinds(column, kinds)
+        else:
+            columns[name] = column.dictionary_encode()
+            if name not in _NOT_FREE_TEXT:
+                columns[name] = _clean(columns[name], name == "name", repaired)
+    ts = columns["ts"].to_numpy()
+    tidy = pa.table(columns)
+    return tidy if np.all(ts[1:] >= ts[:-1]) else tidy.take(pa.array(np.argsort(ts, kind="stable")))
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _nanoseconds(column: pa.Array) -> pa.Array:
+    """Decimal microseconds with three places: the low half of the 128-bit number behind each is the nanoseconds."""
+    if not pa.types.is_decimal(column.type):
+        return pc.multiply(pc.cast(column, pa.int64()), 1000)
+    words = np.frombuffer(column.buffers()[1], np.int64).reshape(-1, 2)
+    values = words[column.offset : column.offset + len(column), 0]
+    return pa.array(values, mask=np.asarray(column.is_null()) if column.null_count else None)
+
+
+def _kinds(column: pa.Array, kinds: Mapping[str, str]) -> pa.DictionaryArray:
+    encoded = column.dictionary_encode()
+    values = [kinds.get(category, category if category in _BY_PHASE else "annotation") for category in encoded.dictionary.to_pylist()]
+    names, codes = np.unique(values, return_inverse=True)
+    if encoded.null_count:  # no category at all
+        names, codes = np.append(names, "annotation"), np.append(codes, len(names))
+        indices = codes[pc.fill_null(encoded.indices, len(values)).to_numpy()]
+    else:
+        indices = codes[encoded.indices.to_numpy()]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(names.tolist(), pa.string()))
+
+
+def _clean(column: pa.DictionaryArray, is_name: bool, repaired: Counter[str]) -> pa.DictionaryArray:
+    values = column.dictionary.to_pylist()
+    cleaned = list(map(redact, values))
+    changed = sum(map(str.__ne__, values, cleaned))
+    if changed:
+        repaired[REDACTED] += changed
+    if is_name:
+        for position, value in enumerate(cleaned):
+            if _CONTROLS.search(value):
+                cleaned[position] = value.translate(_REESCAPED)
+                repaired[REESCAPED] += pc.sum(pc.equal(column.indices, position)).as_py()
+                changed += 1
+    return pa.DictionaryArray.from_arrays(column.indices, pa.array(cleaned)) if changed else column
+
+
+def _process_or_thread(name: str, column: pa.DictionaryArray, repaired: Counter[str]) -> dict[str, pa.Array]:
+    """Integers; of a text like "stream 7" or "[TP01] 83" the number, and in `label` what stands in the brackets."""
+    numbers: list[int | None] = []
+    labels: list[str | None] = []
+    for position, text in enumerate(column.dictionary.to_pylist()):
+        labelled = _LABEL.fullmatch(text)
+        labels.append(labelled.group(1) if labelled else None)
+        plain = _plain_integer(text)
+        if plain is None:
+            repaired[AS_TEXT] += pc.sum(pc.equal(column.indices, position)).as_py()
+            found = _NUMBER.search(labelled.group(2) if labelled else text)
+            plain = int(found.group()) if found else None
+        numbers.append(plain if plain is not None and -(2**63) <= plain < 2**63 else None)
+    columns: dict[str, pa.Array] = {name: pa.array(numbers, pa.int64()).take(column.indices)}
+    if name == "pid" and any(labels):
+        columns["label"] = pa.array(labels, pa.string()).take(column.indices).dictionary_encode()
+    return columns
+
+
+def _plain_integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None

@@ -1,0 +1,430 @@
+-- Views and macros that every analysis, and `tracekit sql`, may rely on. `events` is the Parquet file (schema.sql).
+-- Here and in analyses/*.sql a header documents what follows it: one `-- column NAME TYPE: meaning` a column, one
+-- `-- parameter NAME TYPE: meaning` a parameter. Times are integer nanoseconds, ts from the trace origin.
+
+-- Work on a device: what counts as busy.
+CREATE VIEW device_activity AS
+SELECT * FROM events WHERE kind IN ('kernel', 'memcpy', 'memset', 'graph');
+
+CREATE VIEW kernels AS
+SELECT * FROM events WHERE kind = 'kernel';
+
+CREATE VIEW memcpys AS
+SELECT * FROM events WHERE kind = 'memcpy';
+
+-- Runtime and driver API calls, whether or not they started device work.
+CREATE VIEW launches AS
+SELECT * FROM events WHERE kind = 'launch';
+
+CREATE VIEW ops AS
+SELECT * FROM events WHERE kind = 'op';
+
+CREATE VIEW annotations AS
+SELECT * FROM events WHERE kind = 'annotation';
+
+CREATE VIEW python_calls AS
+SELECT * FROM events WHERE kind = 'python';
+
+-- Serving steps, from the marks that engines put on the host. Of several dialects in a rank the one that tells most is
+-- taken: `execute_context_1(60)_generation_4(4)`, then `step[DECODE bs=16]`, then `ProfilerStep#7`. A mark inside
+-- another of its dialect on the same thread is part of that step, not a step of its own.
+-- column step BIGINT: index in its rank, by time, from 0.
+-- column rank INTEGER: rank.
+-- column ts BIGINT: start on the host.
+-- column dur BIGINT: length of the mark on the host; the device may work on for longer.
+-- column phase VARCHAR: prefill, decode, mixed, verify, draft, or unknown.
+-- column prefill_requests BIGINT: requests in prefill, NULL if the mark does not say.
+-- column prefill_tokens BIGINT: their new tokens.
+-- column decode_requests BIGINT: requests in decode.
+-- column decode_tokens BIGINT: their tokens; more than decode_requests under speculative decoding.
+-- column source VARCHAR: dialect of the mark: execute_context, step, ProfilerStep.
+-- column id BIGINT: event id of the mark.
+-- column pid BIGINT: process of the mark.
+-- column tid BIGINT: thread of the mark.
+CREATE VIEW steps AS
+WITH marks AS (
+    SELECT
+        id,
+        rank,
+        pid,
+        tid,
+        ts,
+        dur,
+        name,
+        CASE
+            WHEN starts_with(name, 'execute_') THEN 1
+            WHEN starts_with(name, 'step[') THEN 2
+            ELSE 3
+        END AS dialect
+    FROM annotations
+    WHERE regexp_matches(name, '^execute_(\d+_)?context_\d+\([^)]*\)_generation_\d+\([^)]*\)')
+        OR regexp_matches(name, '^step\[[A-Z_]+')
+        OR regexp_matches(name, '^ProfilerStep#\d+')
+),
+chosen AS (
+    SELECT
+        *,
+        max(ts + dur) OVER (
+            PARTITION BY rank, pid, tid
+            ORDER BY ts, dur DESC, id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS open_until
+    FROM (SELECT *, min(dialect) OVER (PARTITION BY rank) AS best FROM marks)
+    WHERE dialect = best
+),
+parsed AS (
+    SELECT
+        *,
+        regexp_extract(name, '^step\[([A-Z_]+)', 1) AS mode,
+        TRY_CAST(regexp_extract(name, 'context_(\d+)\(', 1) AS BIGINT) AS context_requests,
+        -- `(60)`, `(sq60sk60sqsq3600sqsk3600)` and `(888_788544)` all begin with the number of new tokens.
+        TRY_CAST(regexp_extract(name, 'context_\d+\((?:sq)?(\d+)', 1) AS BIGINT) AS context_tokens,
+        TRY_CAST(regexp_extract(name, 'generation_(\d+)\(', 1) AS BIGINT) AS generation_requests,
+        TRY_CAST(regexp_extract(name, 'generation_\d+\((?:sq)?(\d+)', 1) AS BIGINT) AS generation_tokens,
+        TRY_CAST(regexp_extract(name, '\bbs=(\d+)', 1) AS BIGINT) AS bs,
+        TRY_CAST(regexp_extract(name, '\btoks=(\d+)', 1) AS BIGINT) AS toks,
+        TRY_CAST(regexp_extract(name, '\bc=(\d+)', 1) AS BIGINT) AS c,
+        TRY_CAST(regexp_extract(name, '\bg=(\d+)', 1) AS BIGINT) AS g
+    FROM chosen
+    WHERE open_until IS NULL OR ts + dur > open_until
+),
+phased AS (
+    SELECT
+        *,
+        CASE
+            WHEN context_requests > 0 AND generation_requests > 0 THEN 'mixed'
+            WHEN context_requests > 0 THEN 'prefill'
+            WHEN generation_requests > 0 THEN 'decode'
+            WHEN mode IN ('EXTEND', 'PREFILL') THEN 'prefill'
+            WHEN mode IN ('DECODE', 'MIXED') THEN lower(mode)
+            WHEN contains(mode, 'VERIFY') THEN 'verify'
+            WHEN contains(mode, 'DRAFT') THEN 'draft'
+            ELSE 'unknown'
+        END AS phase
+    FROM parsed
+)
+SELECT
+    row_number() OVER (PARTITION BY rank ORDER BY ts, dur DESC, id) - 1 AS step,
+    rank,
+    ts,
+    dur,
+    phase,
+    CASE dialect WHEN 1 THEN context_requests WHEN 2 THEN coalesce(c, CASE phase WHEN 'prefill' THEN bs END) END
+        AS prefill_requests,
+    CASE dialect WHEN 1 THEN context_tokens WHEN 2 THEN CASE phase WHEN 'prefill' THEN toks END END AS prefill_tokens,
+    CASE dialect WHEN 1 THEN generation_requests WHEN 2 THEN
+        coalesce(g, CASE WHEN phase IN ('decode', 'verify', 'draft') THEN bs END) END AS decode_requests,
+    CASE dialect WHEN 1 THEN generation_tokens WHEN 2 THEN
+        CASE phase WHEN 'decode' THEN coalesce(toks, bs) WHEN 'verify' THEN toks WHEN 'draft' THEN toks END END
+        AS decode_tokens,
+    CASE dialect WHEN 1 THEN 'execute_context' WHEN 2 THEN 'step' ELSE 'ProfilerStep' END AS source,
+    id,
+    pid,
+    tid
+FROM phased;
+
+-- Devices: those the profiled process saw, and any other that did work.
+-- column rank INTEGER: rank.
+-- column device BIGINT: index as recorded.
+-- column name VARCHAR: as recorded, NULL if the trace does not say.
+-- column properties VARCHAR: JSON object as recorded.
+CREATE VIEW devices AS
+SELECT
+    rank,
+    device,
+    any_value(name) AS name,
+    any_value(properties) AS properties
+FROM (
+    SELECT rank, device, name, properties FROM footer_devices
+    UNION ALL
+    SELECT DISTINCT rank, device, NULL, NULL FROM device_activity
+)
+GROUP BY ALL;
+
+-- Ranks read, one row each.
+-- column rank INTEGER: rank.
+-- column world_size BIGINT: ranks of the job, NULL if the trace does not say.
+-- column rank_from VARCHAR: where the rank was read: distributedInfo, file name, default, assigned.
+-- column sources BIGINT: files read for it.
+CREATE VIEW ranks AS
+SELECT
+    rank,
+    max(world_size) AS world_size,
+    min(rank_from) AS rank_from,
+    count(*) AS sources
+FROM footer_sources
+GROUP BY rank;
+
+-- Device rows with the time that is theirs alone, so that parts add up to the union over all streams: a nanosecond
+-- that several rows cover belongs to the one that started first (of equal starts the longest).
+-- column id BIGINT: the row.
+-- column kind VARCHAR: kernel, memcpy, memset, graph.
+-- column name VARCHAR: as recorded.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column ts BIGINT: start.
+-- column dur BIGINT: length.
+-- column launch_id BIGINT: the API call that started it.
+-- column op_id BIGINT: the op around that call.
+-- column busy_until BIGINT: end of all earlier work on the device, NULL for the first row.
+-- column exclusive_ns BIGINT: length of the part after busy_until.
+CREATE MACRO busy_segments() AS TABLE
+SELECT
+    id,
+    kind,
+    name,
+    rank,
+    device,
+    ts,
+    dur,
+    launch_id,
+    op_id,
+    busy_until,
+    greatest(0, ts + dur - greatest(ts, coalesce(busy_until, ts))) AS exclusive_ns
+FROM (
+    SELECT
+        *,
+        max(ts + dur) OVER (
+            PARTITION BY rank, device
+            ORDER BY ts, dur DESC, id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS busy_until
+    FROM device_activity
+);
+
+-- Span, busy and idle time of each device: busy is the union over its streams, idle is the rest of the span.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column start_ts BIGINT: start of its first row.
+-- column span_ns BIGINT: from there to the end of its last.
+-- column busy_ns BIGINT: covered by at least one row.
+-- column idle_ns BIGINT: covered by none.
+-- column sum_ns BIGINT: sum of durations; above busy_ns where work overlaps.
+-- column count BIGINT: rows.
+CREATE MACRO device_time() AS TABLE
+SELECT
+    rank,
+    device,
+    min(ts) AS start_ts,
+    max(ts + dur) - min(ts) AS span_ns,
+    sum(exclusive_ns)::BIGINT AS busy_ns,
+    (max(ts + dur) - min(ts) - sum(exclusive_ns))::BIGINT AS idle_ns,
+    sum(dur)::BIGINT AS sum_ns,
+    count(*) AS count
+FROM busy_segments()
+GROUP BY rank, device;
+
+-- Maximal holes in the device's work over all streams, the tiniest included: they add up to idle_ns of device_time.
+-- A row of no duration covers no time but is work: the hole around it is two.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column ts BIGINT: start of the gap.
+-- column dur BIGINT: length, > 0.
+-- column before_id BIGINT: the row whose end began the gap.
+-- column after_id BIGINT: the row whose start ended it.
+-- column launch_id BIGINT: the API call that started the row after.
+CREATE MACRO idle_gaps_raw() AS TABLE
+SELECT
+    rank,
+    device,
+    busy_until AS ts,
+    ts - busy_until AS dur,
+    before_id,
+    id AS after_id,
+    launch_id
+FROM (
+    SELECT
+        *,
+        -- Only rows that move the end of the work forward are here: the previous one is the one that ended last.
+        lag(id) OVER (PARTITION BY rank, device ORDER BY ts, dur DESC, id) AS before_id
+    FROM busy_segments()
+    WHERE busy_until IS NULL OR ts + dur > busy_until
+)
+WHERE ts > busy_until;
+
+-- The serving step of each API call: that of the last mark before it on its thread (a step lasts until the next mark:
+-- sampling comes after the mark of the forward pass), else of a mark of another thread around it.
+-- column launch_id BIGINT: the API call.
+-- column step BIGINT: step, as in steps.
+-- column phase VARCHAR: phase of the step.
+CREATE MACRO launch_steps() AS TABLE
+SELECT
+    l.id AS launch_id,
+    coalesce(own.step, other.step) AS step,
+    coalesce(own.phase, other.phase) AS phase
+FROM launches AS l
+ASOF LEFT JOIN steps AS own
+    ON l.rank = own.rank
+    AND l.pid = own.pid
+    AND l.tid = own.tid
+    AND l.ts >= own.ts
+ASOF LEFT JOIN steps AS other
+    ON l.rank = other.rank
+    AND l.ts >= other.ts
+WHERE own.step IS NOT NULL OR l.ts < other.ts + other.dur;
+
+-- Host time inside serving steps, as disjoint pieces with a running total: covered time between two moments is a
+-- difference of two look-ups.
+-- column rank INTEGER: rank.
+-- column ts BIGINT: start of the piece.
+-- column end_ts BIGINT: its end.
+-- column covered_before BIGINT: length of all earlier pieces of the rank.
+CREATE MACRO step_cover() AS TABLE
+SELECT
+    rank,
+    start_ts AS ts,
+    end_ts,
+    (sum(end_ts - start_ts) OVER (PARTITION BY rank ORDER BY start_ts) - (end_ts - start_ts))::BIGINT
+        AS covered_before
+FROM (
+    SELECT
+        rank,
+        greatest(ts, coalesce(max(ts + dur) OVER earlier, ts)) AS start_ts,
+        ts + dur AS end_ts
+    FROM steps
+    WINDOW earlier AS (
+        PARTITION BY rank
+        ORDER BY ts, dur DESC, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    )
+)
+WHERE end_ts > start_ts;
+
+-- The same for host threads: time inside an op, an API call or a Python function.
+-- column rank INTEGER: rank.
+-- column pid BIGINT: process.
+-- column tid BIGINT: thread.
+-- column ts BIGINT: start of the piece.
+-- column end_ts BIGINT: its end.
+-- column covered_before BIGINT: length of all earlier pieces of the thread.
+CREATE MACRO thread_cover() AS TABLE
+SELECT
+    rank,
+    pid,
+    tid,
+    start_ts AS ts,
+    end_ts,
+    (sum(end_ts - start_ts) OVER (PARTITION BY rank, pid, tid ORDER BY start_ts) - (end_ts - start_ts))::BIGINT
+        AS covered_before
+FROM (
+    SELECT
+        rank,
+        pid,
+        tid,
+        greatest(ts, coalesce(max(ts + dur) OVER earlier, ts)) AS start_ts,
+        ts + dur AS end_ts
+    FROM events
+    WHERE kind IN ('op', 'launch', 'python')
+        -- A row inside another op, call or function covers nothing new.
+        AND (parent_id IS NULL OR parent_id IN (SELECT id FROM annotations))
+    WINDOW earlier AS (
+        PARTITION BY rank, pid, tid
+        ORDER BY ts, dur DESC, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    )
+)
+WHERE end_ts > start_ts;
+
+-- Category of each distinct device row by kind, name and name of the op around its launch. Filled by the Trace when a
+-- query first reads it, from kernel_rules.toml and the user's rules. On a trace without device activity: of each op.
+-- column kind VARCHAR: kernel, memcpy, memset, graph; op where the trace has no device activity.
+-- column name VARCHAR: as recorded.
+-- column op_name VARCHAR: name of the op, '' without one.
+-- column category VARCHAR: category.
+-- column subcategory VARCHAR: subcategory, '' without one.
+CREATE TABLE kernel_classes (
+    kind VARCHAR NOT NULL,
+    name VARCHAR NOT NULL,
+    op_name VARCHAR NOT NULL,
+    category VARCHAR NOT NULL,
+    subcategory VARCHAR NOT NULL
+);
+
+-- What kernel_classes is made from.
+-- column kind VARCHAR: as there.
+-- column name VARCHAR: as there.
+-- column op_name VARCHAR: as there.
+CREATE MACRO names_to_classify() AS TABLE
+SELECT DISTINCT
+    d.kind,
+    d.name,
+    coalesce(o.name, '') AS op_name
+FROM device_activity AS d
+LEFT JOIN ops AS o ON o.id = d.op_id
+UNION ALL
+SELECT DISTINCT
+    'op',
+    name,
+    name
+FROM ops
+WHERE NOT EXISTS (FROM device_activity);
+
+-- busy_segments with category and phase.
+-- column id BIGINT: the row.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column name VARCHAR: as recorded.
+-- column op_id BIGINT: the op around its launch.
+-- column phase VARCHAR: phase of the step its launch belongs to, unknown outside steps or without a launch.
+-- column category VARCHAR: category.
+-- column subcategory VARCHAR: subcategory, '' without one.
+-- column dur BIGINT: length.
+-- column exclusive_ns BIGINT: time that is its alone.
+CREATE MACRO classified_segments() AS TABLE
+SELECT
+    b.id,
+    b.rank,
+    b.device,
+    b.name,
+    b.op_id,
+    coalesce(s.phase, 'unknown') AS phase,
+    coalesce(c.category, 'other') AS category,
+    coalesce(c.subcategory, '') AS subcategory,
+    b.dur,
+    b.exclusive_ns
+FROM busy_segments() AS b
+LEFT JOIN ops AS o ON o.id = b.op_id
+LEFT JOIN kernel_classes AS c
+    ON c.kind = b.kind
+    AND c.name = b.name
+    AND c.op_name = coalesce(o.name, '')
+LEFT JOIN launch_steps() AS s ON s.launch_id = b.launch_id;
+
+-- API calls, and whether they should have started device work and did. Expected are calls of a known kind (kernel and
+-- graph launches, copies, sets) and those of a name that started work anywhere in the trace, whatever it is.
+-- column id BIGINT: the call.
+-- column name VARCHAR: as recorded.
+-- column rank INTEGER: rank.
+-- column ts BIGINT: start.
+-- column worked BOOLEAN: has device rows.
+-- column expected BOOLEAN: should have.
+-- column is_graph BOOLEAN: expected, and a graph replay.
+CREATE MACRO launch_calls() AS TABLE
+WITH calls AS MATERIALIZED (
+    SELECT
+        id,
+        name,
+        rank,
+        ts,
+        id IN (SELECT launch_id FROM device_activity WHERE launch_id IS NOT NULL) AS worked
+    FROM launches
+),
+names AS (
+    SELECT
+        name,
+        bool_or(worked)
+        OR regexp_matches(name, '^(cuda|hip|cu)(Ext)?(Module)?(Launch(Cooperative)?Kernel|GraphLaunch|Memcpy|Memset)')
+            AS expected
+    FROM calls
+    GROUP BY name
+)
+SELECT
+    c.id,
+    c.name,
+    c.rank,
+    c.ts,
+    c.worked,
+    n.expected,
+    n.expected AND contains(c.name, 'GraphLaunch') AS is_graph
+FROM calls AS c
+JOIN names AS n ON n.name = c.name;

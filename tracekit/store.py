@@ -1,0 +1,193 @@
+"""The database behind a Trace: an in-memory DuckDB with the documented views, which can reach one file only."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.analysis import Analysis, Scalar
+from tracekit.errors import MalformedTraceError, UnknownFormatError, UsageError
+from tracekit.footer import KEY, SCHEMA_VERSION, Footer
+from tracekit.macros import parse_macros
+from tracekit.registry import LoadedAnalysis, PluginWarning
+
+_SHARED = Path(__file__).with_name("shared.sql")
+_LAZY_TABLE = "kernel_classes"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What a trace offers beyond its views: analyses, parameter names of each macro, and which names read
+    kernel_classes.
+    """
+
+    analyses: Mapping[str, Analysis]
+    parameters: Mapping[str, frozenset[str]]
+    needs_classes: re.Pattern[str]
+
+
+def read_footer(path: Path) -> Footer:
+    """The footer of a Parquet file made by tracekit.
+
+    Raises UnknownFormatError if it is someone else's or of a newer tracekit, MalformedTraceError if it is broken.
+    """
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedTraceError(f"{path}: not a whole Parquet file: {error}") from error
+    if KEY not in metadata:
+        raise UnknownFormatError(
+            f"{path}: a Parquet file that tracekit did not make (its footer has no `{KEY.decode()}` key); "
+            "give the profiler's own file"
+        )
+    try:
+        version = int(json.loads(metadata[KEY])["schema"])
+        if version > SCHEMA_VERSION:
+            raise UnknownFormatError(
+                f"{path}: written by a newer tracekit (schema {version}, this one reads up to {SCHEMA_VERSION}); "
+                "upgrade tracekit"
+            )
+        return Footer.from_bytes(metadata[KEY])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedTraceError(f"{path}: its tracekit footer cannot be read: {error!r}") from error
+
+
+def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
+    """A database with `events` and the footer's tables, cut off from everything but the file at `path`."""
+    connection = duckdb.connect(
+        config={
+            "python_enable_replacements": False,  # a name in a query never means a Python variable
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": str(Path(tempfile.gettempdir()) / f"tracekit-spill-{secrets.token_hex(8)}"),
+        }
+    )
+    try:
+        connection.execute(f"SET allowed_paths = [{_literal(path)}]")
+        connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({_literal(path)})")
+        connection.execute("SET enable_external_access = false")
+        _create(connection, "footer_sources", _sources_table(footer))
+        _create(connection, "footer_devices", _devices_table(footer))
+        _create(connection, "footer_ledger", _ledger_table(footer))
+        connection.execute(_SHARED.read_text(encoding="utf-8"))
+    except duckdb.Error as error:
+        connection.close()
+        raise MalformedTraceError(f"{path}: its columns are not those of schema {SCHEMA_VERSION}: {error}") from error
+    return connection
+
+
+def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedAnalysis]) -> Catalog:
+    """Create every analysis's macros, then lock the settings. A third party's SQL that fails costs its analysis."""
+    texts = [_SHARED.read_text(encoding="utf-8")]
+    kept: dict[str, Analysis] = {}
+    for name, loaded in analyses.items():
+        try:
+            connection.execute(loaded.sql)
+        except duckdb.Error as error:
+            if loaded.built_in:
+                raise
+            message = f"{name} of {loaded.origin} was left out: its SQL fails: {error}"
+            warnings.warn(message, PluginWarning, stacklevel=4)
+            continue
+        kept[name] = loaded.analysis
+        texts.append(loaded.sql)
+    connection.execute("SET lock_configuration = true")
+    parameters = {doc.name: frozenset(doc.parameters) for text in texts for doc in parse_macros(text)}
+    return Catalog(kept, parameters, _readers_of(connection, _LAZY_TABLE))
+
+
+def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Scalar] | None = None) -> pa.Table:
+    """The rows of one query."""
+    return connection.sql(query, params=dict(parameters) if parameters else None).to_arrow_table()
+
+
+def _readers_of(connection: duckdb.DuckDBPyConnection, target: str) -> re.Pattern[str]:
+    """Matches a query that reads a table, by its name or by that of a macro or view that reads it.
+
+    By text and so sometimes in vain: DuckDB's own get_table_names fails on ASOF joins and on bound parameters.
+    """
+    definitions = connection.execute(
+        """
+        SELECT function_name, macro_definition FROM duckdb_functions() WHERE function_type = 'table_macro'
+            AND NOT internal
+        UNION ALL
+        SELECT view_name, sql FROM duckdb_views() WHERE NOT internal
+        """
+    ).fetchall()
+    names = {target}
+    pattern = _any_of(names)
+    while more := {name for name, text in definitions if pattern.search(text or "")} - names:
+        names |= more
+        pattern = _any_of(names)
+    return pattern
+
+
+def _any_of(names: set[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b", re.IGNORECASE)
+
+
+def _literal(path: Path) -> str:
+    """An SQL string. DuckDB takes a path as it is if such a file exists, so `*` and `[` in it are no pattern."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _create(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    connection.register("incoming", rows)
+    connection.execute(f"CREATE TABLE {name} AS FROM incoming")
+    connection.unregister("incoming")
+
+
+def _sources_table(footer: Footer) -> pa.Table:
+    sources = footer.sources
+    return pa.table(
+        {
+            "path": pa.array([source.path for source in sources], pa.string()),
+            "format": pa.array([source.format for source in sources], pa.string()),
+            "rank": pa.array([source.rank for source in sources], pa.int32()),
+            "rank_from": pa.array([source.rank_from for source in sources], pa.string()),
+            "world_size": pa.array([source.world_size for source in sources], pa.int64()),
+            "truncated_at": pa.array([source.truncated_at for source in sources], pa.int64()),
+        }
+    )
+
+
+def _devices_table(footer: Footer) -> pa.Table:
+    devices = footer.devices
+    return pa.table(
+        {
+            "rank": pa.array([device.rank for device in devices], pa.int32()),
+            "device": pa.array([device.device for device in devices], pa.int64()),
+            "name": pa.array([device.name or None for device in devices], pa.string()),
+            "properties": pa.array([json.dumps(device.properties) for device in devices], pa.string()),
+        }
+    )
+
+
+def _ledger_table(footer: Footer) -> pa.Table:
+    ledger = footer.ledger
+    rows: Sequence[tuple[str, str, int]] = [
+        ("read", "", ledger.read),
+        ("stored", "", ledger.stored),
+        *(("skipped", reason, count) for reason, count in sorted(ledger.skipped.items())),
+        *(("repaired", reason, count) for reason, count in sorted(ledger.repaired.items())),
+        *(("dropped_args", name, count) for name, count in sorted(ledger.dropped_args.items())),
+    ]
+    return pa.table(
+        {
+            "entry": pa.array([row[0] for row in rows], pa.string()),
+            "reason": pa.array([row[1] for row in rows], pa.string()),
+            "count": pa.array([row[2] for row in rows], pa.int64()),
+        }
+    )

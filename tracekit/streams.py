@@ -1,0 +1,106 @@
+"""Open a plain, gzip or Zstandard file as one stream of bytes, and say so when it ends early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tracekit.errors import UsageError
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_FEED = 1 << 16  # compressed bytes at a time: output per feed stays small, and a damaged file loses little
+
+
+class ByteStream:
+    """A decompressed file, read forwards.
+
+    `cut` becomes True when the compressed stream ends before its own end mark or is damaged: what was read before
+    is good, the rest does not exist. The file objects of gzip, isal and zstandard either hide this or throw away
+    what they had decompressed of the last block, hence the decompressor objects here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size_bytes = path.stat().st_size
+        self.cut = False
+        self._raw = path.open("rb")
+        self._magic = self._raw.read(4)
+        self._raw.seek(0)
+        self._compressed = self._magic[:2] == _GZIP or self._magic == _ZSTD
+        self._decompressor = self._new_decompressor() if self._compressed else None
+        self._fed = False  # whether the current member has had any input
+
+    def read(self, size: int) -> bytes:
+        """At least one byte and about `size`; empty only at the end."""
+        if not self._compressed:
+            return self._raw.read(size)
+        parts: list[bytes] = []
+        while size > 0 and (part := self._next()):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def progress_bytes(self) -> int:
+        """How far the reading is in the file as stored, for a progress bar against `size_bytes`."""
+        return self._raw.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+
+    def __enter__(self) -> ByteStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> bytes:
+        while self._decompressor is not None:
+            data = self._raw.read(_FEED)
+            if not data:
+                self.cut = self.cut or self._fed  # the end mark never came
+                self._decompressor = None
+                break
+            if out := self._feed(data):
+                return out
+        return b""
+
+    def _feed(self, data: bytes) -> bytes:
+        """Decompress one piece of input; members (gzip) and frames (zstd) may follow one another within it."""
+        parts: list[bytes] = []
+        while data and self._decompressor is not None:
+            self._fed = True
+            try:
+                parts.append(self._decompressor.decompress(data))
+            except Exception as error:
+                if type(error).__name__ not in {"IsalError", "ZstdError"}:
+                    raise
+                self.cut = True
+                self._decompressor = None
+                break
+            if not self._decompressor.eof:
+                break
+            data = self._decompressor.unused_data.lstrip(b"\0")  # tape padding is no member
+            is_member = self._magic[:2].startswith(data[:2])
+            self._decompressor = self._new_decompressor() if is_member else None  # like gzip: ignore what follows
+            self._fed = False
+        return b"".join(parts)
+
+    def _new_decompressor(self) -> Any:
+        if self._magic == _ZSTD:
+            import zstandard
+
+            return zstandard.ZstdDecompressor().decompressobj()
+        from isal import isal_zlib
+
+        return isal_zlib.decompressobj(wbits=31)
+
+
+def head_of(path: Path, size: int = 65536) -> bytes:
+    """The first bytes of a file, decompressed. Raises UsageError when it cannot be opened."""
+    try:
+        with ByteStream(path) as stream:
+            return stream.read(size)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error

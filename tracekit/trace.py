@@ -1,0 +1,191 @@
+"""Opens a trace and answers questions about it: SQL over documented views, and named analyses."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tracekit import store
+from tracekit.analysis import Analysis, Result, Scalar
+from tracekit.classify import Rules
+from tracekit.errors import UsageError
+from tracekit.registry import analyses
+
+PathLike = str | os.PathLike[str]
+_PARQUET_MAGIC = b"PAR1"
+
+
+def open(
+    path: PathLike | Sequence[PathLike],
+    *,
+    rules: Sequence[PathLike] = (),
+    allow_partial: bool = False,
+    progress: Callable[..., None] | None = None,
+) -> Trace:
+    """Open a trace: a Parquet file made by tracekit, or raw profiler files (one, several, or a directory of them).
+
+    Raw files are converted first, into a temporary Parquet file that lives as long as the Trace.
+    rules: TOML files that go before the built-in kernel rules. allow_partial: keep the whole events of a file that
+    was cut short.
+
+    Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError.
+    """
+    paths = [Path(path)] if isinstance(path, (str, os.PathLike)) else [Path(one) for one in path]
+    if len(paths) == 1 and is_parquet(paths[0]):
+        return Trace(paths[0], rules=rules)
+
+    from tracekit.convert import convert
+
+    folder = tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True)
+    try:
+        file = Path(folder.name) / "trace.parquet"
+        convert(paths, file, allow_partial=allow_partial, progress=progress)
+        return Trace(file, rules=rules, on_close=folder.cleanup)
+    except BaseException:
+        folder.cleanup()
+        raise
+
+
+def is_parquet(path: Path) -> bool:
+    """Tell by its first bytes whether a file is Parquet."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+
+
+class Trace:
+    """One trace, open for questions. A context manager; `close` frees the database.
+
+    `footer` is what was read from which file, `path` the Parquet file.
+    """
+
+    def __init__(
+        self, path: PathLike, rules: Sequence[PathLike] = (), *, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.footer = store.read_footer(self.path)
+        self._rules = Rules.load([Path(one) for one in rules]) if rules else None  # a mistake in them is told at once
+        self._classified = False
+        self._connection = store.connect(self.path, self.footer)
+        self._finalizer = weakref.finalize(self, _close, self._connection, on_close)
+        self._catalog = store.define(self._connection, analyses())
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the database and, if the trace was converted on opening, its temporary file."""
+        self._finalizer()
+
+    # ---- SQL ---------------------------------------------------------------------------------------------------------
+
+    def sql(self, query: str, parameters: Mapping[str, Scalar] | None = None) -> pa.Table:
+        """Run SQL written in code and return its rows. Values from outside go into `parameters` (`$name`), never into
+        the text; text typed by a user goes to `query_readonly`.
+        """
+        self._classify_if_read(query)
+        return store.table(self._connection.cursor(), query, parameters)
+
+    def macro(self, name: str, parameters: Mapping[str, Scalar] = MappingProxyType({})) -> pa.Table:
+        """Rows of a documented table macro, called with those of `parameters` that it has."""
+        given = {key: value for key, value in parameters.items() if key in self._catalog.parameters[name]}
+        arguments = ", ".join(f"{key} := ${key}" for key in given)
+        return self.sql(f"FROM {name}({arguments})", given)
+
+    def query_readonly(self, query: str) -> pa.Table:
+        """Run one SELECT typed by a user. It can read this trace and nothing else, and change nothing.
+
+        Raises UsageError with DuckDB's message, or if the text is not exactly one SELECT (DESCRIBE, SUMMARIZE and
+        SHOW are SELECTs).
+        """
+        try:
+            statements = self._connection.extract_statements(query)
+        except duckdb.Error as error:
+            raise UsageError(f"not a query: {error}") from error
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+            raise UsageError(f"one SELECT statement is run here and nothing else; this is: {kinds}")
+        self._classify_if_read(query)
+        cursor = self._connection.cursor()
+        # A WITH clause may hold an INSERT and still count as a SELECT: only the transaction refuses that.
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            return store.table(cursor, query)
+        except duckdb.Error as error:
+            raise UsageError(f"the query failed: {error}") from error
+        finally:
+            cursor.close()
+
+    def _classify_if_read(self, query: str) -> None:
+        """Fill `kernel_classes` before the first query that reads it, directly or through macros."""
+        if self._classified or not self._catalog.needs_classes.search(query):
+            return
+        rules = self._rules or Rules.load()
+        names = store.table(self._connection.cursor(), "FROM names_to_classify()").to_pylist()
+        rows = [(row["kind"], row["name"], row["op_name"], *_class_of(row, rules)) for row in names]
+        fields = ("kind", "name", "op_name", "category", "subcategory")
+        classified = {field: pa.array([row[at] for row in rows], pa.string()) for at, field in enumerate(fields)}
+        cursor = self._connection.cursor()
+        cursor.register("classified", pa.table(classified))
+        cursor.execute("INSERT INTO kernel_classes FROM classified")
+        cursor.unregister("classified")
+        cursor.close()
+        self._classified = True
+
+    # ---- analyses ----------------------------------------------------------------------------------------------------
+
+    def analyses(self) -> Mapping[str, Analysis]:
+        """All analyses by name."""
+        return self._catalog.analyses
+
+    def analyze(self, name: str, **parameters: Scalar) -> Result:
+        """Run one analysis; `parameters` override its thresholds.
+
+        Raises UsageError for an analysis or a parameter that does not exist, naming those that do.
+        """
+        if name not in self._catalog.analyses:
+            raise UsageError(f"no analysis {name!r}; there are: {', '.join(self._catalog.analyses)}")
+        analysis = self._catalog.analyses[name]
+        return analysis.run(self, _complete(analysis, parameters))
+
+
+def _complete(analysis: Analysis, given: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """All parameters of an analysis: its defaults, overridden by what is given, which must fit them in type."""
+    valid = ", ".join(f"{key}={value!r}" for key, value in analysis.parameters.items()) or "none"
+    for key, value in given.items():
+        if key not in analysis.parameters:
+            raise UsageError(f"{analysis.name} has no parameter {key!r}; there are: {valid}")
+        default = type(analysis.parameters[key])
+        if type(value) is not default and not (default is float and type(value) is int):
+            raise UsageError(f"{analysis.name}: {key} is of type {default.__name__}, not {value!r}")
+    return {**analysis.parameters, **given}
+
+
+def _class_of(row: Mapping[str, Any], rules: Rules) -> tuple[str, str]:
+    match row["kind"]:
+        case "memcpy" | "memset":
+            return "memory", row["kind"]
+        case "graph":
+            return "graph", ""
+        case _:
+            return rules.classify(row["name"], row["op_name"] or None)
+
+
+def _close(connection: duckdb.DuckDBPyConnection, on_close: Callable[[], None] | None) -> None:
+    connection.close()
+    if on_close is not None:
+        on_close()
