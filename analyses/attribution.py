@@ -29,6 +29,18 @@ _OTHERS = """
     GROUP BY ALL
     ORDER BY ns DESC, name
 """
+_HOST_OTHERS = """
+    SELECT
+        rank,
+        NULL AS device,
+        name,
+        sum(exclusive_ns)::BIGINT AS ns,
+        arg_max(id, (exclusive_ns, -id)) AS example
+    FROM host_segments()
+    WHERE category = 'other'
+    GROUP BY ALL
+    ORDER BY ns DESC, name
+"""
 
 
 class Attribution:
@@ -40,11 +52,11 @@ class Attribution:
 
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         """Measure with the macro attribution; judge whether enough of the time has a category."""
-        table = trace.macro(self.name, parameters)
+        table = trace.macro(self.name)
         if table.num_rows == 0:
             return _host(trace, parameters)
-        unclassified = _other_by_device(table)
-        devices = sorted(trace.macro("device_time", {}).to_pylist(), key=lambda row: (row["rank"], row["device"] or 0))
+        unclassified = _by_device(table.filter(pc.field("category") == "other"))
+        devices = sorted(trace.macro("device_time").to_pylist(), key=lambda row: (row["rank"], row["device"] or 0))
         summary = [
             {key: row[key] for key in ("rank", "device", "span_ns", "busy_ns", "idle_ns", "sum_ns")}
             | {"unclassified_ns": unclassified.get((row["rank"], row["device"]), 0)}
@@ -52,55 +64,55 @@ class Attribution:
         ]
         busy = sum(row["busy_ns"] for row in summary)
         other = sum(row["unclassified_ns"] for row in summary)
-        findings = _findings(trace, summary, float(parameters["other_share"] or 0))
+        findings = _findings(trace, _OTHERS, "busy_ns", summary, float(parameters["other_share"] or 0))
         reason = f"{other / busy:.1%} of the busy time is in kernels that no rule knows" if other else ""
         return Result(self.name, parameters, summary, table, findings, Coverage(busy - other, busy, reason))
 
 
-def _other_by_device(table: pa.Table) -> dict[tuple[int, int | None], int]:
-    others = table.filter(pc.equal(table["category"], "other"))
-    grouped = others.group_by(["rank", "device"]).aggregate([("exclusive_ns", "sum")])
+def _host(trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
+    table = trace.macro("host_attribution")
+    totals = _by_device(table)
+    unclassified = _by_device(table.filter(pc.field("category") == "other"))
+    cannot_tell = dict.fromkeys(("span_ns", "busy_ns", "idle_ns", "sum_ns"))
+    summary: list[Row] = [
+        {"rank": rank, "device": device, **cannot_tell}
+        | {"unclassified_ns": unclassified.get((rank, device), 0), "host_op_ns": ns}
+        for (rank, device), ns in sorted(totals.items(), key=lambda item: item[0][0])
+    ]
+    total, other = sum(totals.values()), sum(unclassified.values())
+    findings = _findings(trace, _HOST_OTHERS, "host_op_ns", summary, float(parameters["other_share"] or 0))
+    return Result("attribution", parameters, summary, table, findings, Coverage(total - other, total, HOST_ONLY))
+
+
+def _by_device(table: pa.Table) -> dict[tuple[int, int | None], int]:
+    grouped = table.group_by(["rank", "device"]).aggregate([("exclusive_ns", "sum")])
     return {(row["rank"], row["device"]): row["exclusive_ns_sum"] for row in grouped.to_pylist()}
 
 
-def _findings(trace: Trace, summary: list[Row], threshold: float) -> tuple[Finding, ...]:
-    hit = [row for row in summary if row["busy_ns"] and row["unclassified_ns"] / row["busy_ns"] > threshold]
+def _findings(trace: Trace, query: str, whole: str, summary: list[Row], threshold: float) -> tuple[Finding, ...]:
+    """One for the device (or rank) where the share of `other` is largest, if it is above the threshold."""
+    hit = [row for row in summary if row[whole] and row["unclassified_ns"] / row[whole] > threshold]
     if not hit:
         return ()
-    worst = max(hit, key=lambda row: row["unclassified_ns"] / row["busy_ns"])
-    names = [
-        row
-        for row in trace.sql(_OTHERS).to_pylist()
-        if (row["rank"], row["device"]) == (worst["rank"], worst["device"]) and row["ns"] > 0
-    ]
-    listed = "; ".join(f"{row['name']} ({row['ns'] / worst['busy_ns']:.1%})" for row in names[:_NAMED])
+    worst = max(hit, key=lambda row: row["unclassified_ns"] / row[whole])
+    here = (worst["rank"], worst["device"])
+    names = [row for row in trace.sql(query).to_pylist() if (row["rank"], row["device"]) == here and row["ns"] > 0]
+    listed = "; ".join(f"{row['name']} ({row['ns'] / worst[whole]:.1%})" for row in names[:_NAMED])
     more = f"; and {len(names) - _NAMED} more names" if len(names) > _NAMED else ""
+    on_host = whole == "host_op_ns"
+    what = "host op" if on_host else "busy"
+    where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
     return (
         Finding(
-            severity="warning",
-            title=f"{worst['unclassified_ns'] / worst['busy_ns']:.1%} of the busy time has no category"
-            + (f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""),
+            severity="info" if on_host else "warning",
+            title=f"{worst['unclassified_ns'] / worst[whole]:.1%} of the {what} time has no category{where}",
             detail=f"{listed}{more}",
             evidence=tuple(row["example"] for row in names[:_NAMED]),
-            remedy="Name these kernels in a rules file of your own and pass it with --rules.",
+            remedy=f"Name these {'ops' if on_host else 'kernels'} in a rules file of your own; pass it with --rules.",
             cost="A few lines of TOML.",
             verify="The share of `other` in the next run.",
         ),
     )
-
-
-def _host(trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
-    table = trace.macro("host_attribution", {})
-    summary: list[Row] = []
-    for rank in sorted(set(table["rank"].to_pylist())):
-        rows = table.filter(pc.equal(table["rank"], rank))
-        total = sum(rows["exclusive_ns"].to_pylist())
-        other = sum(rows.filter(pc.equal(rows["category"], "other"))["exclusive_ns"].to_pylist())
-        cannot_tell = dict.fromkeys(("span_ns", "busy_ns", "idle_ns", "sum_ns"))
-        summary.append({"rank": rank, "device": None, **cannot_tell, "unclassified_ns": other, "host_op_ns": total})
-    total = sum(row["host_op_ns"] for row in summary)
-    other = sum(row["unclassified_ns"] for row in summary)
-    return Result("attribution", parameters, summary, table, (), Coverage(total - other, total, HOST_ONLY))
 
 
 ANALYSIS = Attribution()

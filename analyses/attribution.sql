@@ -11,45 +11,44 @@
 -- column share DOUBLE: exclusive_ns as a part of the device's busy time, 0 to 1.
 CREATE MACRO attribution() AS TABLE
 SELECT
-    rank,
-    device,
-    phase,
-    category,
-    subcategory,
+    c.rank,
+    c.device,
+    coalesce(s.phase, 'unknown') AS phase,
+    c.category,
+    c.subcategory,
     count(*) AS count,
-    sum(dur)::BIGINT AS total_ns,
-    sum(exclusive_ns)::BIGINT AS exclusive_ns,
+    sum(c.dur)::BIGINT AS total_ns,
+    sum(c.exclusive_ns)::BIGINT AS exclusive_ns,
     coalesce(
-        sum(exclusive_ns)::DOUBLE / nullif(sum(sum(exclusive_ns)) OVER (PARTITION BY rank, device), 0)::DOUBLE,
+        sum(c.exclusive_ns)::DOUBLE / nullif(sum(sum(c.exclusive_ns)) OVER (PARTITION BY c.rank, c.device), 0)::DOUBLE,
         0
     ) AS share
-FROM classified_segments()
+FROM classified_segments() AS c
+LEFT JOIN launch_steps() AS s ON s.launch_id = c.launch_id
 GROUP BY
-    rank,
-    device,
-    phase,
-    category,
-    subcategory
+    c.rank,
+    c.device,
+    coalesce(s.phase, 'unknown'),
+    c.category,
+    c.subcategory
 ORDER BY
-    rank,
-    device,
+    c.rank,
+    c.device,
     exclusive_ns DESC,
     phase,
-    category,
-    subcategory;
+    c.category,
+    c.subcategory;
 
--- The same for a trace without device activity: where does the time of the host's ops go? An op's own time is its
--- duration without the ops inside it. device is NULL: nothing here is device time.
+-- Host ops with the time that is theirs alone: an op's duration without the ops inside it.
+-- column id BIGINT: the op.
 -- column rank INTEGER: rank.
--- column device BIGINT: NULL.
--- column phase VARCHAR: phase of the serving step around the op.
--- column category VARCHAR: as classified by the op's name.
+-- column name VARCHAR: as recorded.
+-- column phase VARCHAR: phase of the serving step around it, else unknown.
+-- column category VARCHAR: by the op's name.
 -- column subcategory VARCHAR: which kind of it.
--- column count BIGINT: ops.
--- column total_ns BIGINT: sum of durations; ops inside ops count again.
--- column exclusive_ns BIGINT: time that is theirs alone; threads add up.
--- column share DOUBLE: exclusive_ns as a part of all op time of the rank, 0 to 1.
-CREATE MACRO host_attribution() AS TABLE
+-- column dur BIGINT: length.
+-- column exclusive_ns BIGINT: time that is its alone.
+CREATE MACRO host_segments() AS TABLE
 WITH RECURSIVE climb AS (
     -- From each row that is no op but encloses one directly, up to the op around it.
     SELECT DISTINCT
@@ -73,37 +72,42 @@ inner_time AS (
     FROM ops AS o
     LEFT JOIN (SELECT c.* FROM climb AS c JOIN ops AS a ON a.id = c.at_id) AS c ON c.start_id = o.parent_id
     GROUP BY outer_id
-),
-phases AS (
-    SELECT
-        o.*,
-        coalesce(
-            CASE WHEN o.pid = s.pid AND o.tid = s.tid OR o.ts < s.ts + s.dur THEN s.phase END,
-            'unknown'
-        ) AS phase
-    FROM ops AS o
-    ASOF LEFT JOIN steps AS s
-        ON s.rank = o.rank
-        AND o.ts >= s.ts
-),
-timed AS (
-    SELECT
-        o.rank,
-        NULL::BIGINT AS device,
-        o.phase,
-        coalesce(c.category, 'other') AS category,
-        coalesce(c.subcategory, '') AS subcategory,
-        o.dur,
-        greatest(0, o.dur - coalesce(i.ns, 0)) AS exclusive_ns
-    FROM phases AS o
-    LEFT JOIN inner_time AS i ON i.outer_id = o.id
-    LEFT JOIN kernel_classes AS c
-        ON c.kind = 'op'
-        AND c.name = o.name
 )
 SELECT
+    o.id,
+    o.rank,
+    o.name,
+    coalesce(
+        CASE WHEN o.pid = s.pid AND o.tid = s.tid OR o.ts < s.ts + s.dur THEN s.phase END,
+        'unknown'
+    ) AS phase,
+    coalesce(c.category, 'other') AS category,
+    coalesce(c.subcategory, '') AS subcategory,
+    o.dur,
+    greatest(0, o.dur - coalesce(i.ns, 0))::BIGINT AS exclusive_ns
+FROM ops AS o
+ASOF LEFT JOIN steps AS s
+    ON s.rank = o.rank
+    AND o.ts >= s.ts
+LEFT JOIN inner_time AS i ON i.outer_id = o.id
+LEFT JOIN kernel_classes AS c
+    ON c.kind = 'op'
+    AND c.name = o.name;
+
+-- attribution for a trace without device activity: where does the time of the host's ops go?
+-- column rank INTEGER: rank.
+-- column device BIGINT: NULL, as nothing here is device time.
+-- column phase VARCHAR: phase of the serving step around the op.
+-- column category VARCHAR: by the op's name.
+-- column subcategory VARCHAR: which kind of it.
+-- column count BIGINT: ops.
+-- column total_ns BIGINT: sum of durations; ops inside ops count again.
+-- column exclusive_ns BIGINT: time that is theirs alone; threads add up.
+-- column share DOUBLE: exclusive_ns as a part of all op time of the rank, 0 to 1.
+CREATE MACRO host_attribution() AS TABLE
+SELECT
     rank,
-    device,
+    NULL::BIGINT AS device,
     phase,
     category,
     subcategory,
@@ -114,10 +118,9 @@ SELECT
         sum(exclusive_ns)::DOUBLE / nullif(sum(sum(exclusive_ns)) OVER (PARTITION BY rank), 0)::DOUBLE,
         0
     ) AS share
-FROM timed
+FROM host_segments()
 GROUP BY
     rank,
-    device,
     phase,
     category,
     subcategory

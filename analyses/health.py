@@ -119,7 +119,9 @@ def _file_checks(footer: Footer) -> Iterator[Check]:
     yield Check("repaired", "warn" if altered else "ok", repaired, _reasons(ledger.repaired))
     cut = [source for source in footer.sources if source.truncated_at is not None]
     where = "; ".join(f"{source.path} at byte {source.truncated_at:,}" for source in cut)
-    yield Check("truncated", "warn" if cut else "ok", len(cut), f"cut short: {where}" if cut else "no file was cut short")
+    yield Check(
+        "truncated", "warn" if cut else "ok", len(cut), f"cut short: {where}" if cut else "no file was cut short"
+    )
     yield _rank_check(footer)
 
 
@@ -199,8 +201,8 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "device_work_without_launch",
         "warn" if orphans["count"] > threshold * orphans["total"] else "ok",
         orphans["count"],
-        f"of {rows:,} device rows, {head['count']:,} of them queued before the recording began; their time counts as "
-        "busy, their step and cause are unknown"
+        f"of {rows:,} device rows, {head['count']:,} of them queued before the recording began: counted as busy, but "
+        "step and cause unknown"
         if orphans["count"]
         else f"of {rows:,} device rows",
         orphans["example"],
@@ -232,7 +234,8 @@ def _name_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "device_time_with_op",
         "ok",
         unlinked["total"] - unlinked["count"],
-        f"{with_op:.1%} of the busy time has a host op" + ("" if with_op > 0.5 else ": kernels of replayed graphs have none"),
+        f"{with_op:.1%} of the busy time has a host op"
+        + ("" if with_op > 0.5 else ": kernels of replayed graphs have none"),
     )
     share = (other["ns"] or 0) / busy
     yield Check(

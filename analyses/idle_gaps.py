@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses import _idle_advice as advice
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity
 from tracekit.trace import Trace
 
@@ -19,6 +20,7 @@ NO_DEVICE = (
     "machine with a GPU) and check that CUPTI may profile (driver permission, no second profiler)"
 )
 _SHOWN = 5  # longest gaps named as evidence of a finding
+_NAMED = 2  # host rows named in a finding
 
 _MISSING = """
     SELECT
@@ -29,68 +31,11 @@ _MISSING = """
     FROM launch_calls()
     WHERE expected
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What to do about a cause."""
-
-    title: str
-    detail: str
-    remedy: str
-    cost: str
-    verify: str
-
-
-_SAME_LOAD = "Same load, this one change: idle by cause in a new trace, then P50 and P99 of ITL without the profiler."
-ADVICE: Mapping[str, Advice] = MappingProxyType(
-    {
-        "launch_bound": Advice(
-            "the host launches too slowly",
-            "The host was still preparing or launching when the device ran dry. Tracing itself slows the host, so the "
-            "true figure is lower.",
-            "Replay decode steps as CUDA graphs (vLLM: drop enforce_eager; SGLang: drop disable-cuda-graph); where "
-            "shapes vary, compile or fuse to launch fewer, larger kernels.",
-            "Graph memory and a longer start-up; padding to captured batch sizes; no host-dependent control flow.",
-            _SAME_LOAD,
-        ),
-        "sync": Advice(
-            "the host waits for the device, then starts from empty",
-            "A synchronising call drained the device; the gap is the time to refill it. The wait is not the cost, the "
-            "refill is.",
-            "Remove .item(), .cpu(), nonzero() and copies of pageable memory from the step; copy results back pinned "
-            "and non-blocking, and wait on an event one step later (asynchronous scheduling).",
-            "Results arrive one step later; stop conditions and structured output must tolerate that.",
-            _SAME_LOAD,
-        ),
-        "between_steps": Advice(
-            "the device waits for the scheduler between steps",
-            "Most of these gaps lies outside all steps: scheduling, input preparation or output processing on the "
-            "host.",
-            "Overlap scheduling with the forward pass (vLLM: async scheduling; SGLang: overlap schedule), and take "
-            "detokenisation and input preparation off that path. With too little load there is nothing to overlap.",
-            "One step of latency in stopping and in admitting requests; more host memory for staged inputs.",
-            _SAME_LOAD,
-        ),
-        "queued": Advice(
-            "the device waits although work is queued",
-            "The next kernel had been launched in time, so the host is not the cause: it waited for another stream or "
-            "rank, or these are the device's own pauses between kernels (1-2 us each).",
-            "Short gaps: fewer, larger kernels, or programmatic dependent launch inside CUDA graphs. Long gaps: look at "
-            "the work that ends them and at what its stream waits for.",
-            "Fused kernels must exist for the shapes in use.",
-            _SAME_LOAD,
-        ),
-        "unattributed": Advice(
-            "idle time without a cause in the trace",
-            "The work that ends these gaps has no recorded launch, or its thread shows neither op nor call nor Python "
-            "function for most of the gap.",
-            "Record again with Python stacks (with_stack) and synchronisation events to see the host in these gaps.",
-            "Stacks slow the host and enlarge the trace; record few steps.",
-            "The unattributed share in the new trace.",
-        ),
-    }
-)
+_GRAPH_SHARE = """
+    SELECT coalesce(avg(c.is_graph::INTEGER), 0) AS share
+    FROM device_activity AS d
+    LEFT JOIN launch_calls() AS c ON c.id = d.launch_id
+"""
 
 
 class IdleGaps:
@@ -125,7 +70,7 @@ class IdleGaps:
             parameters,
             summary,
             table,
-            tuple(_findings(table, summary, parameters)),
+            tuple(_findings(trace, table, summary, parameters)),
             Coverage(idle - unknown, idle, _reason(table) if unknown else ""),
         )
 
@@ -139,8 +84,8 @@ def _refusal(trace: Trace, threshold: float) -> str:
     ):
         if missing > threshold * total:
             return (
-                f"idle time cannot be told: {missing:,} of {total:,} {what} left no device work in the trace, so a hole "
-                "may be unrecorded work; record again (node-level graph tracing, a shorter window, another CUPTI)"
+                f"idle time cannot be told: {missing:,} of {total:,} {what} left no device work in the trace, so a "
+                "hole may be unrecorded work; record again (node-level graph tracing, a shorter window, another CUPTI)"
             )
     return ""
 
@@ -149,68 +94,95 @@ def _where(row: Mapping[str, Any]) -> tuple[int, int]:
     return row["rank"], -1 if row["device"] is None else row["device"]
 
 
-def _sums(table: pa.Table) -> dict[tuple[int, int, str], int]:
+def _sums(table: pa.Table) -> dict[tuple[int, int | None, str], int]:
     grouped = table.group_by(["rank", "device", "cause"]).aggregate([("dur", "sum")])
-    return {(*_where(row), row["cause"]): row["dur_sum"] for row in grouped.to_pylist()}
+    return {(row["rank"], row["device"], row["cause"]): row["dur_sum"] for row in grouped.to_pylist()}
 
 
-def _summary(device: Row, sums: Mapping[tuple[int, int, str], int]) -> Row:
-    by_cause = {cause: sums[(*_where(device), cause)] for cause in CAUSES if (*_where(device), cause) in sums}
+def _summary(device: Row, sums: Mapping[tuple[int, int | None, str], int]) -> Row:
+    keys = {cause: (device["rank"], device["device"], cause) for cause in CAUSES}
     return {
         "rank": device["rank"],
         "device": device["device"],
         "span_ns": device["span_ns"],
         "busy_ns": device["busy_ns"],
         "idle_ns": device["idle_ns"],
-        "by_cause": by_cause,
+        "by_cause": {cause: sums[key] for cause, key in keys.items() if key in sums},
     }
 
 
 def _reason(table: pa.Table) -> str:
-    unattributed = table.filter(pc.equal(table["cause"], "unattributed"))
-    return f"{unattributed.num_rows} of {table.num_rows} gaps show no cause in the trace"
+    unattributed = table.filter(pc.field("cause") == "unattributed")
+    return f"{unattributed.num_rows:,} of {table.num_rows:,} gaps show no cause in the trace"
 
 
-def _findings(table: pa.Table, summary: list[Row], parameters: Mapping[str, Scalar]) -> Iterable[Finding]:
+def _findings(trace: Trace, table: pa.Table, summary: list[Row], parameters: Mapping[str, Scalar]) -> Iterable[Finding]:
     """One per cause, on the device where it takes the largest share: devices idle side by side, so their savings do
     not add up.
     """
     for cause in CAUSES:
-        hit = [row for row in summary if row["by_cause"].get(cause, 0) > 0 and row["span_ns"] > 0]
+        hit = [row for row in summary if row["by_cause"].get(cause, 0) > 0]
         if not hit:
             continue
         worst = max(hit, key=lambda row: row["by_cause"][cause] / row["span_ns"])
         share = worst["by_cause"][cause] / worst["span_ns"]
         if share >= float(parameters["finding_share"] or 0):
-            yield _finding(cause, share, worst, _gaps_of(table, cause, worst), len(hit), len(summary), parameters)
+            where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
+            if len(hit) > 1:
+                where += f", the worst of {len(hit)} devices"
+            gaps = _gaps_of(table, cause, worst)
+            yield _finding(trace, cause, gaps, share=share, where=where, parameters=parameters)
 
 
 def _gaps_of(table: pa.Table, cause: str, device: Row) -> pa.Table:
-    here = pc.and_(pc.equal(table["cause"], cause), pc.equal(table["rank"], device["rank"]))
+    here = (pc.field("cause") == cause) & (pc.field("rank") == device["rank"])
     if device["device"] is not None:
-        here = pc.and_(here, pc.equal(table["device"], device["device"]))
+        here &= pc.field("device") == device["device"]
     return table.filter(here).sort_by([("dur", "descending"), ("after_id", "ascending")])
 
 
 def _finding(
-    cause: str, share: float, worst: Row, gaps: pa.Table, hit: int, devices: int, parameters: Mapping[str, Scalar]
+    trace: Trace, cause: str, gaps: pa.Table, *, share: float, where: str, parameters: Mapping[str, Scalar]
 ) -> Finding:
-    advice = ADVICE[cause]
-    ns = worst["by_cause"][cause]
-    where = f" on rank {worst['rank']} device {worst['device']}, the worst of {hit} of {devices}" if devices > 1 else ""
+    by_name, in_calls_ns = _blamed(trace, gaps)
+    ns: int = sum(row["dur"] for row in gaps.select(["dur"]).to_pylist())
+    said = advice.CAUSES[cause]
+    if cause == "launch_bound":
+        phase = max(_by(gaps, "phase").items(), key=lambda item: item[1])[0]
+        (row,) = trace.sql(_GRAPH_SHARE).to_pylist()
+        said = advice.launch_bound(in_calls=2 * in_calls_ns >= ns, graphs=row["share"] >= 0.5, phase=phase)
     longest = gaps.slice(0, _SHOWN)
-    blamed = [row["blame"] for row in longest.to_pylist() if row["blame"] is not None]
+    evidence = [*longest["after_id"].to_pylist(), *(id for id in longest["blame"].to_pylist() if id is not None)]
+    named = "; ".join(f"{name} ({blamed / 1e6:,.3f} ms)" for name, blamed in by_name[:_NAMED])
     return Finding(
         severity=_severity(cause, share, ns / gaps.num_rows, parameters),
-        title=f"{advice.title}: {ns / 1e6:.3f} ms idle ({share:.1%} of the span){where}",
-        detail=f"{gaps.num_rows:,} gaps, the longest {gaps['dur'][0].as_py() / 1e3:,.1f} us. {advice.detail}",
+        title=f"{said.title}: {ns / 1e6:,.3f} ms idle ({share:.1%} of the span){where}",
+        detail=f"{gaps.num_rows:,} gap{'s' * (gaps.num_rows > 1)}, the longest {gaps['dur'][0].as_py() / 1e3:,.1f} us"
+        + (f"; mostly in {named}. " if named else ". ")
+        + said.detail,
         saving_low_ns=0,
         saving_high_ns=ns,
-        evidence=tuple(dict.fromkeys([*longest["after_id"].to_pylist(), *blamed])),
-        remedy=advice.remedy,
-        cost=advice.cost,
-        verify=advice.verify,
+        evidence=tuple(dict.fromkeys(evidence)),
+        remedy=said.remedy,
+        cost=said.cost,
+        verify=said.verify,
     )
+
+
+def _blamed(trace: Trace, gaps: pa.Table) -> tuple[list[tuple[str, int]], int]:
+    """Names of the host rows that these gaps are blamed on, costliest first; and the time blamed on API calls."""
+    by_id = _by(gaps.select(["blame", "dur"]).drop_null(), "blame")
+    rows = trace.rows(by_id)
+    by_name: Counter[str] = Counter()
+    for id, ns in by_id.items():
+        by_name[rows[id]["name"]] += ns
+    in_calls = sum(ns for id, ns in by_id.items() if rows[id]["kind"] == "launch")
+    return sorted(by_name.items(), key=lambda item: (-item[1], item[0])), in_calls
+
+
+def _by(gaps: pa.Table, column: str) -> dict[Any, int]:
+    grouped = gaps.group_by(column).aggregate([("dur", "sum")])
+    return {row[column]: row["dur_sum"] for row in grouped.to_pylist()}
 
 
 def _severity(cause: str, share: float, mean_ns: float, parameters: Mapping[str, Scalar]) -> Severity:

@@ -53,9 +53,17 @@ waits AS MATERIALIZED (
                 AND (contains(m.name, 'Pageable') OR m.copy_kind = 'DtoH' OR contains(m.name, 'DtoH'))
         )
 ),
+covered AS MATERIALIZED (
+    FROM thread_cover()
+),
+marks AS MATERIALIZED (
+    FROM steps
+),
 measured AS MATERIALIZED (
     SELECT
         g.*,
+        coalesce(own.step, CASE WHEN g.launch_ts < other.ts + other.dur THEN other.step END) AS step,
+        coalesce(own.phase, CASE WHEN g.launch_ts < other.ts + other.dur THEN other.phase END, 'unknown') AS phase,
         w.id AS wait_id,
         w.end_ts AS wait_end_ts,
         coalesce(s2.covered_before + least(g.end_ts, s2.end_ts) - s2.ts, 0)
@@ -69,10 +77,15 @@ measured AS MATERIALIZED (
         ON g.rank = s1.rank AND g.ts >= s1.ts
     ASOF LEFT JOIN step_cover() AS s2
         ON g.rank = s2.rank AND g.end_ts >= s2.ts
-    ASOF LEFT JOIN thread_cover() AS h1
+    ASOF LEFT JOIN covered AS h1
         ON g.rank = h1.rank AND g.pid = h1.pid AND g.tid = h1.tid AND g.ts >= h1.ts
-    ASOF LEFT JOIN thread_cover() AS h2
+    ASOF LEFT JOIN covered AS h2
         ON g.rank = h2.rank AND g.pid = h2.pid AND g.tid = h2.tid AND g.end_ts >= h2.ts
+    -- As in launch_steps: the last mark on the thread, else one of another thread around the call.
+    ASOF LEFT JOIN marks AS own
+        ON g.rank = own.rank AND g.pid = own.pid AND g.tid = own.tid AND g.launch_ts >= own.ts
+    ASOF LEFT JOIN marks AS other
+        ON g.rank = other.rank AND g.launch_ts >= other.ts
 ),
 judged AS MATERIALIZED (
     SELECT
@@ -80,7 +93,7 @@ judged AS MATERIALIZED (
         CASE
             WHEN m.launch_ts IS NULL THEN 'unattributed'
             WHEN m.launch_ts <= m.ts - launch_latency_ns THEN 'queued'
-            WHEN m.rank IN (SELECT rank FROM steps) AND 2 * m.in_steps_ns < m.dur THEN 'between_steps'
+            WHEN m.rank IN (SELECT rank FROM marks) AND 2 * m.in_steps_ns < m.dur THEN 'between_steps'
             WHEN m.wait_end_ts > m.ts - sync_slack_ns AND m.wait_end_ts <= least(m.end_ts, m.launch_ts) THEN 'sync'
             WHEN 2 * m.host_busy_ns >= m.dur THEN 'launch_bound'
             ELSE 'unattributed'
@@ -140,8 +153,8 @@ SELECT
     j.ts,
     j.dur,
     j.cause,
-    s.step,
-    coalesce(s.phase, 'unknown') AS phase,
+    j.step,
+    j.phase,
     j.before_id,
     j.after_id,
     CASE j.cause WHEN 'sync' THEN j.wait_id ELSE b.id END AS blame,
@@ -154,7 +167,6 @@ LEFT JOIN (
     FROM climb
     WHERE 2 * (least(end_ts, gap_end_ts) - greatest(ts, gap_ts)) > gap_end_ts - gap_ts
 ) AS b ON b.after_id = j.after_id
-LEFT JOIN launch_steps() AS s ON s.launch_id = j.launch_id
 ORDER BY
     j.rank,
     j.device,

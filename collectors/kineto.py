@@ -7,7 +7,7 @@ refuses is read event by event (`tracekit.json_repair`). Memory holds a few piec
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,6 +17,7 @@ import duckdb
 
 from tracekit.errors import MalformedTraceError, UnknownFormatError
 from tracekit.json_pieces import EventArray, Piece, head_object, tail_object
+from tracekit.json_repair import UNREADABLE
 from tracekit.piece_parser import METADATA, SKIPPED_WINDOW, Part, PieceParser
 from tracekit.secrets import redact
 from tracekit.source import Progress, SourceRead
@@ -128,25 +129,44 @@ def _parts(array: EventArray, parser: PieceParser, spool: Spool, tick: Callable[
                 _forget(later)
             array.push_back(piece, *(later_piece for later_piece, _ in ahead))
             ahead.clear()
-            yield _exactly(array, parser, spool)
+            yield from _exactly(array, parser, spool)
 
 
-def _exactly(array: EventArray, parser: PieceParser, spool: Spool) -> Part:
+def _exactly(array: EventArray, parser: PieceParser, spool: Spool) -> Iterator[Part]:
     """The next events, with a cut that honours every quote; event by event if even that is refused."""
     piece = array.exact_piece()
     if piece is not None:
         try:
-            return parser.submit(spool, piece.raw, piece.cut).result()
+            part = parser.submit(spool, piece.raw, piece.cut).result()
         except duckdb.Error:
             array.push_back(piece)
+        else:
+            yield part
+            return
     scan = array.scan_piece()
-    documents = ",".join(scan.documents).encode(errors="replace")
-    part = parser.submit(spool, documents, len(documents)).result()
-    part.read += scan.read - len(scan.documents)
-    part.skipped.update(scan.skipped)
-    part.repaired.update(scan.repaired)
-    part.first_unreadable = scan.first_unreadable
-    return part
+    yield Part(
+        read=scan.read - len(scan.documents),
+        skipped=scan.skipped,
+        repaired=scan.repaired,
+        first_unreadable=scan.first_unreadable,
+    )
+    yield from _by_halves(scan.documents, parser, spool)
+
+
+def _by_halves(documents: list[str], parser: PieceParser, spool: Spool) -> Iterator[Part]:
+    """Parse mended events; should DuckDB still refuse one, it alone is lost, and counted."""
+    text = ",".join(documents).encode(errors="replace")
+    try:
+        part = parser.submit(spool, text, len(text)).result()
+    except duckdb.Error:
+        if len(documents) == 1:
+            yield Part(read=1, skipped=Counter({UNREADABLE: 1}))
+            return
+        middle = len(documents) // 2
+        yield from _by_halves(documents[:middle], parser, spool)
+        yield from _by_halves(documents[middle:], parser, spool)
+    else:
+        yield part
 
 
 def _forget(future: Future[Part]) -> None:

@@ -257,7 +257,10 @@ SELECT
     a."Ev Idx" AS tie,
     a."Bytes" AS bytes,
     CASE
-        WHEN ph = 'C' THEN CAST(json_transform(args, '"MAP(VARCHAR, DOUBLE)"') AS JSON)
+        WHEN ph = 'C' THEN CAST(map_from_entries([
+            {{'key': entry.key, 'value': CASE WHEN isfinite(entry.value) THEN entry.value END}}
+            FOR entry IN map_entries(json_transform(args, '"MAP(VARCHAR, DOUBLE)"'))
+        ]) AS JSON)
         WHEN a.Addr IS NOT NULL THEN json_merge_patch('{{}}', json_object(
             'Total Allocated', a."Total Allocated",
             'Total Reserved', a."Total Reserved",

@@ -136,7 +136,7 @@ def record(program: Program, trace: Path, *, stacks: bool = False, shapes: bool 
     stacks, shapes: have the profiler record Python stacks and op input shapes.
     Raises CaptureError if no file came out of it. A program that fails after that does not raise: see `ended`.
     """
-    status_file = trace.with_name("status.json")
+    status_file = trace.with_suffix(".status")
     settings = {
         "kind": program.kind,
         "target": program.target,

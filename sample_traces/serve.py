@@ -121,6 +121,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # on a CPU, more only wait for each other with a model this small
     size = Size(positions=arguments.prompt + arguments.new_tokens)
     model = Model(size, arguments.batch, device).to(device).eval()
     prompts = torch.randint(size.vocabulary, (arguments.batch, arguments.prompt), device=device)

@@ -36,15 +36,17 @@ def write_trace(path: Path, rows: Sequence[Mapping[str, Any]], footer: Footer | 
     """Write `rows` as a trace. Left out: id (position from 1), dur 0, rank 0, host rows' pid 1 and tid 1, device rows'
     device 0 and stream 7, name (the kind); everything else NULL.
     """
-    connection = duckdb.connect()
-    connection.execute(SCHEMA)
+    full = []
     for position, row in enumerate(rows, start=1):
         on_device = row["kind"] in DEVICE_KINDS
         where = {"device": 0, "stream": 7} if on_device else {"pid": 1, "tid": 1}
-        full = {"id": position, "name": row["kind"], "dur": 0, "rank": 0} | where | dict(row)
-        columns = ", ".join(full)
-        values = ", ".join(f"${column}" for column in full)
-        connection.execute(f"INSERT INTO events ({columns}) VALUES ({values})", full)
+        full.append({"id": position, "name": row["kind"], "dur": 0, "rank": 0} | where | dict(row))
+    connection = duckdb.connect()
+    connection.execute(SCHEMA)
+    if full:
+        columns = list(dict.fromkeys(key for row in full for key in row))
+        connection.register("given", pa.table({column: [row.get(column) for row in full] for column in columns}))
+        connection.execute(f"INSERT INTO events ({', '.join(columns)}) FROM given")
     table: pa.Table = connection.sql("FROM events ORDER BY id").to_arrow_table()
     connection.close()
     made = footer if footer is not None else footer_of(rows)

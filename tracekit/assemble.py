@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays import TEXT, Bools, Int64s, compact, int32_array, int64_array, integers, one_array
 from tracekit.event_table import event_schema
-from tracekit.links import ENCLOSING_ORDER, NONE, Bools, HostRows, Int64s, LinkIndex, Nesting, order_rows
+from tracekit.links import ENCLOSING_ORDER, NONE, HostRows, LinkIndex, Nesting, order_rows
 from tracekit.source import SourceRead
 from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES
 
@@ -108,8 +109,7 @@ class Assembler:
         if "launch" in kinds:
             launches.add(self._key(table)[by_id], identity[by_id], operator[by_id])
         if "op" in kinds:
-            is_op = np.asarray(pc.equal(table.column("kind"), "op"))[by_id]
-            chosen = by_id[is_op]
+            chosen = by_id[_of_kind(table, "op")[by_id]]
             ops.add(_numbers(table, "external_id")[chosen], identity[chosen], identity[chosen])
 
     def _device_rows(self, table: pa.Table, launches: LinkIndex, operators: LinkIndex) -> Iterator[pa.Table]:
@@ -176,10 +176,10 @@ class Assembler:
         rank, pid, tid = self._rank(table), _numbers(table, "pid"), _numbers(table, "tid")
         codes = np.zeros(table.num_rows, np.int64)
         for values in (rank, pid, tid):
-            encoded = pa.array(values).dictionary_encode()
-            codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy()
-        encoded = pa.array(codes).dictionary_encode()
-        indices = encoded.indices.to_numpy().astype(np.int64)
+            encoded = int64_array(values).dictionary_encode()
+            codes = codes * max(1, len(encoded.dictionary)) + integers(encoded.indices)
+        encoded = int64_array(codes).dictionary_encode()
+        indices = integers(encoded.indices)
         first = np.zeros(len(encoded.dictionary), np.int64)
         first[indices[::-1]] = np.arange(len(indices))[::-1]
         threads = [(int(rank[row]), int(pid[row]), int(tid[row])) for row in first] if len(indices) else []
@@ -190,31 +190,31 @@ class Assembler:
         self, table: pa.Table, order: Int64s, columns: dict[str, Int64s], unfinished: Bools
     ) -> Iterator[pa.Table]:
         for kind in sorted(table.column("kind").unique().to_pylist()):
-            chosen = order[np.asarray(pc.equal(table.column("kind"), kind))[order]]
+            chosen = order[_of_kind(table, kind)[order]]
             self.by_kind[kind] += len(chosen)
             yield self._event_table(table, chosen, columns, unfinished)
 
     def _event_table(self, table: pa.Table, chosen: Int64s, columns: dict[str, Int64s], unfinished: Bools) -> pa.Table:
-        taken = table.take(pa.array(chosen))
+        taken = table.take(int64_array(chosen))
         rank = self._rank(taken)
+        absent = {column_type: pa.nulls(len(chosen), column_type) for column_type in set(event_schema().types)}
         arrays: list[pa.Array] = []
         for column in event_schema():
             if column.name == "rank":
-                arrays.append(pa.array(rank, pa.int32()))
+                arrays.append(int32_array(rank))
             elif column.name in columns:
                 values = columns[column.name][chosen]
                 nullable = column.name.endswith("_id")
-                arrays.append(pa.array(values, mask=values == NONE) if nullable else pa.array(values))
+                arrays.append(int64_array(values, values == NONE if nullable else None))
             elif column.name in taken.column_names:
-                arrays.append(_plain(taken.column(column.name), column.type))
+                arrays.append(_as(column.type, one_array(taken.column(column.name))))
             else:
-                arrays.append(pa.nulls(len(chosen), column.type))
+                arrays.append(absent[column.type])
         result = pa.table(arrays, schema=event_schema())
         if unfinished[chosen].any():
-            marked = pc.if_else(
-                pa.array(unfinished[chosen]), pc.coalesce(result.column("args"), _UNFINISHED), result.column("args")
-            )
-            result = result.set_column(result.schema.get_field_index("args"), "args", marked)
+            args = result.column("args").cast(pa.string())
+            marked = pc.if_else(pa.array(unfinished[chosen]), pc.coalesce(args, _UNFINISHED), args)
+            result = result.set_column(result.schema.get_field_index("args"), "args", marked.dictionary_encode())
         return result
 
 
@@ -227,25 +227,25 @@ def _numbers(table: pa.Table, name: str, absent: int = _ABSENT) -> Int64s:
     """A column as integers, `absent` for NULL and for a column that no row has a value in."""
     if name not in table.column_names:
         return np.full(table.num_rows, absent)
-    column = table.column(name)
-    if pa.types.is_null(column.type):
-        return np.full(table.num_rows, absent)
-    return np.asarray(pc.fill_null(column, absent).to_numpy(), np.int64)
+    return integers(one_array(table.column(name)), absent)
 
 
 def _codes(table: pa.Table, name: str, order: dict[str, int]) -> Int64s:
-    column = table.column(name).combine_chunks()
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    parts = [
-        np.array([order[value] for value in chunk.dictionary.to_pylist()], np.int64)[chunk.indices.to_numpy()]
-        for chunk in chunks
-    ]
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    """What a column of texts stands for, as a number of `order`."""
+    column = one_array(table.column(name))
+    return np.array([order[value] for value in column.dictionary.to_pylist()], np.int64)[integers(column.indices)]
 
 
-def _plain(column: pa.ChunkedArray, column_type: pa.DataType) -> pa.Array:
-    """Without dictionary and in one chunk: the Parquet writer makes a smaller dictionary of what is in the group."""
-    return pc.cast(column, column_type).combine_chunks()
+def _of_kind(table: pa.Table, kind: str) -> Bools:
+    column = one_array(table.column("kind"))
+    return integers(column.indices) == column.dictionary.to_pylist().index(kind)
+
+
+def _as(column_type: pa.DataType, column: pa.Array) -> pa.Array:
+    """As the event table has it; a row group gets a dictionary of the texts in it alone."""
+    if column_type == TEXT and pa.types.is_dictionary(column.type):
+        return compact(column)
+    return column.cast(column_type)
 
 
 def _by_name_where_equal(order: Int64s, table: pa.Table, keys: tuple[Int64s, ...]) -> Int64s:
@@ -261,7 +261,7 @@ def _by_name_where_equal(order: Int64s, table: pa.Table, keys: tuple[Int64s, ...
     tied[:-1] |= equal
     places = np.flatnonzero(tied)
     rows = order[places]
-    names = table.column("name").take(pa.array(rows)).to_pylist()
+    names = table.column("name").take(int64_array(rows)).to_pylist()
     by_name = np.unique(np.array(names), return_inverse=True)[1]
     result = order.copy()
     result[places] = rows[np.lexsort((by_name, *(key[rows] for key in keys[::-1])))]

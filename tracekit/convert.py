@@ -101,7 +101,7 @@ def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[Sou
 
 def _read_one(path: Path, directory: Path, known: Sequence[Reader], progress: FileProgress | None) -> SourceRead:
     head = head_of(path)
-    if not head:
+    if not head.strip():
         raise MalformedTraceError(f"{path}: the file is empty (0 bytes of content); was the profiler stopped?")
     for reader in known:
         if reader.accepts(path, head):

@@ -14,11 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracekit.arrays import TEXT
 from tracekit.errors import UsageError
 from tracekit.footer import KEY, Footer
 
 _COLUMN = re.compile(r"^    (\w+) (BIGINT|INTEGER|DOUBLE|VARCHAR)\b", re.MULTILINE)
-_TYPES = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "VARCHAR": pa.string()}
+_TYPES = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "VARCHAR": TEXT}
 # Rising or slowly changing integers: deltas are a third of what plain or dictionary encoding needs.
 _DELTA = (
     "id",
@@ -43,7 +44,7 @@ def schema_sql() -> str:
 
 @cache
 def event_schema() -> pa.Schema:
-    """The columns of `schema.sql`, in its order."""
+    """The columns of `schema.sql`, in its order. Text is in dictionaries, as it waits in the spool and in the file."""
     return pa.schema([(name, _TYPES[type_name]) for name, type_name in _COLUMN.findall(schema_sql())])
 
 

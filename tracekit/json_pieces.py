@@ -10,16 +10,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from tracekit.errors import MalformedTraceError, UnknownFormatError
-from tracekit.json_repair import UNREADABLE, Scan, event_boundary, scan_events
+from tracekit.json_repair import (
+    NEXT_EVENT,
+    UNREADABLE,
+    Scan,
+    event_boundary,
+    goes_on_inside,
+    loads_mended,
+    scan_events,
+)
 from tracekit.streams import ByteStream
 
 PIECE_BYTES = 16 << 20
 _READ_BYTES = 4 << 20
 _HEAD_LIMIT = 256 << 20
 _TAIL_LIMIT = 64 << 20
+_LIKELY_TAIL = 4 << 20  # a longer one is found by honouring every quote
 _EVENT_LIMIT = 256 << 20  # an event that is still open after so much is taken for damage
 
 _CUT = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -76,6 +86,9 @@ class EventArray:
             cut = self._last_cut()
             if cut is not None and not self._ended:
                 return self._take(cut)
+            if self._ended and not self._buffer:  # the array ends without its `]`
+                self._cut_short(0)
+                return None
             if self._ended:
                 return self._last_piece(cut)
             if len(self._buffer) > _EVENT_LIMIT:
@@ -100,7 +113,7 @@ class EventArray:
         self._fill(2 * self._piece_bytes)
         boundary, closed = event_boundary(self._buffer, 0, self._piece_bytes)
         if closed is not None:
-            return self._close(closed)
+            return self._close(closed) if self._ends_at(closed) else None
         return self._take(boundary) if boundary else None
 
     def scan_piece(self) -> Scan:
@@ -109,10 +122,12 @@ class EventArray:
         self._fill(2 * self._piece_bytes)
         while True:
             final = self._ended or len(self._buffer) > _EVENT_LIMIT
-            scan = scan_events(self._buffer, 0, self._piece_bytes, final=final)
+            scan = scan_events(self._buffer, 0, self._piece_bytes, final=final, closes=self._ends_at)
             if scan.closed_at is not None or scan.read or final:
                 break
             self._fill(2 * len(self._buffer))
+        if self._ended and scan.incomplete:
+            self._end_within_unreadable(scan)
         if scan.first_unreadable is not None:
             scan.first_unreadable += self.offset
         if scan.closed_at is not None:
@@ -120,11 +135,24 @@ class EventArray:
         elif self._ended and (scan.incomplete or scan.end >= len(self._buffer.rstrip(b", \t\r\n"))):
             self._cut_short(scan.end)
         elif not scan.read:  # no event begins anywhere in _EVENT_LIMIT bytes
-            scan.skip(UNREADABLE, self.offset)
+            scan.skip(UNREADABLE, 0)
+            scan.first_unreadable = self.offset
             self._take(len(self._buffer))
         else:
             self._take(scan.end)
         return scan
+
+    def _end_within_unreadable(self, scan: Scan) -> None:
+        """The last event of all is unreadable if the document ends properly behind it, and cut short otherwise."""
+        closing = self._proper_closing()
+        if closing is not None and closing > scan.end and not goes_on_inside(self._buffer, scan.end, closing):
+            scan.skip(UNREADABLE, scan.end)
+            scan.closed_at = closing
+
+    def _ends_at(self, closing: int) -> bool:
+        """Whether a `]` can be the array's, and is not just one where a broken event has led to."""
+        self._fill(closing + _TAIL_LIMIT)
+        return self._is_tail(self._buffer[closing + 1 :]) or NEXT_EVENT.search(self._buffer, closing) is None
 
     def _cut_short(self, end: int) -> None:
         self.truncated_at = self.offset + end
@@ -154,19 +182,21 @@ class EventArray:
         size = len(self._buffer)
         while True:
             start = max(0, size - window)
-            last = None
-            for last in _CUT.finditer(self._buffer, start):
-                pass
-            if last is not None:
-                return last.start() + 1
+            last = deque(_CUT.finditer(self._buffer, start), maxlen=1)
+            if last:
+                return last[0].start() + 1
             if start == 0:
                 return None
             window *= 8
 
     def _take(self, cut: int) -> Piece:
-        separator = _LEADING.match(self._buffer, cut)
-        assert separator is not None
-        end = separator.end()
+        while True:
+            separator = _LEADING.match(self._buffer, cut)
+            assert separator is not None
+            end = separator.end()
+            if end < len(self._buffer) or self._ended:
+                break
+            self._fill(end + 1)  # what is pushed back must be whole
         piece = Piece(self.offset, self._buffer[:end], cut)
         self._buffer = self._buffer[end:]
         self.offset += end
@@ -176,14 +206,20 @@ class EventArray:
         """The rest, up to a `]` after which the document closes properly; searched from the right."""
         if len(self._buffer) > 2 * self._piece_bytes and cut is not None:
             return self._take(cut)
+        closing = self._proper_closing()
+        # Without one the rest fails to parse, and then is looked at exactly.
+        return self._take(len(self._buffer)) if closing is None else self._close(closing)
+
+    def _proper_closing(self) -> int | None:
+        """The last `]` after which the document closes properly."""
         position = len(self._buffer)
         for _ in range(1000):
             position = self._buffer.rfind(b"]", 0, position)
-            if position < 0 or len(self._buffer) - position > _READ_BYTES:
+            if position < 0 or len(self._buffer) - position > _LIKELY_TAIL:
                 break
             if _CLOSING.match(self._buffer, position) and self._is_tail(self._buffer[position + 1 :]):
-                return self._close(position)
-        return self._take(len(self._buffer))  # no proper end: fails to parse, and then is looked at exactly
+                return position
+        return None
 
     @property
     def closed_properly(self) -> bool:
@@ -237,11 +273,8 @@ def tail_object(tail: bytes, depth: int) -> dict[str, object] | None:
     text = tail.strip()
     if depth == 0:
         return {} if not text else None
-    try:
-        value = json.loads(b"{" * depth + (b'"":0' + text if text.startswith(b",") else text))
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    around = b'{"":' * (depth - 1) + b"{"
+    return _object(around + (b'"":0' + text if text.startswith(b",") else text))
 
 
 def head_object(head: bytes) -> dict[str, object]:
@@ -250,11 +283,12 @@ def head_object(head: bytes) -> dict[str, object]:
     for match in _TOKEN.finditer(head):
         token = head[match.start()]
         depth += (token in b"{[") - (token in b"}]")
-    try:
-        value = json.loads(head + b"]" + b"}" * (depth - 1))
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return _object(head + b"]" + b"}" * (depth - 1)) or {}
+
+
+def _object(text: bytes) -> dict[str, object] | None:
+    value = loads_mended(text.decode("utf-8-sig", errors="replace"), Counter(), parse_float=float)
+    return value if isinstance(value, dict) else None
 
 
 def _find_array(buffer: bytes) -> tuple[int, int] | None:

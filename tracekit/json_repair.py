@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
 INVALID_UTF8 = "invalid UTF-8 replaced"
@@ -19,6 +20,7 @@ BACKSLASH = "raw backslash in a string"
 NON_FINITE = "non-finite number read as missing"
 DUPLICATE = "duplicate key, last one kept"
 SURROGATE = "lone surrogate replaced"
+STRAY = "stray ] passed over"
 
 UNREADABLE = "unreadable JSON"
 NOT_OBJECT = "not an object"
@@ -26,15 +28,21 @@ BAD_TIME = "unusable timestamp"
 
 # A whole string, or one structural byte. A lone quote matches only where the string has no end in the buffer.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)')
+NEXT_EVENT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)')
 _AFTER_EVENT = re.compile(rb"\s*(?:,|\]|$)")
 _VALUE = re.compile(rb"[^\s,]")
 _SCALAR = re.compile(rb"[^\s,\]{]+|.")
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BARE_NON_FINITE = re.compile(r"(?<=[:,\[\s])[-+]?(?:inf(?:inity)?|nan)(?=[\s,}\]])", re.IGNORECASE)
 _LONE_BACKSLASH = re.compile(r'\\\\|\\"|\\')
+_ILLEGAL_ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CONTROLS = re.compile(r"[\x00-\x1f]")
-_MAX_TIME = Decimal(10) ** 15 * 9  # microseconds: more than this does not fit 64-bit nanoseconds
+_BETWEEN_TOKENS = re.compile(rb"(?:[\s:,\d.+\-eE]|true|false|null|(?i:inf(?:inity)?|nan))*")
+_NEAR = 1 << 16  # an event is mostly shorter: the next one is looked for so far ahead before brackets are counted
+_BRACE, _BRACKET, _CLOSING_BRACKET = b"{[]"
+_NANOSECOND = Decimal("0.001")
+MAX_TIME_US = 4 * 10**15  # until 2096; sums and differences of two such times fit 64-bit nanoseconds
+_MAX_DURATION_US = 10**15  # what the SQL of the readers keeps
 
 
 @dataclass(slots=True)
@@ -89,118 +97,183 @@ def event_boundary(buffer: bytes, start: int, limit: int) -> tuple[int, int | No
     return boundary, None
 
 
-def scan_events(buffer: bytes, start: int, limit: int, *, final: bool) -> Scan:
+def scan_events(
+    buffer: bytes, start: int, limit: int, *, final: bool, closes: Callable[[int], bool] = lambda _: True
+) -> Scan:
     """Read events from `start`, where the array expects a value, until one ends beyond `limit` or the array closes.
 
     With `final` there is no more input: an event cut by the end of the buffer is looked at again for a place to go on.
+    closes: whether the `]` at a position can close the array; one that cannot is left over from an unreadable event.
     """
     scan = Scan(end=start)
     position = start
     while position < limit:
-        opening, closed = _next_value(buffer, position, scan)
-        if closed is not None or opening is None:
-            scan.closed_at = closed
-            scan.end = len(buffer) if closed is None else closed
-            return scan
-        end = _object_end(buffer, opening)
-        document = None if end is None else _mend(buffer[opening:end], scan)
-        if document is None:
-            end = _recover(buffer, opening, scan, final=final)
-            if end is None:
-                scan.incomplete = True
-                scan.end = opening
+        opening, closed = _next_value(buffer, position, scan, final=final)
+        if closed is not None:
+            if closes(closed):
+                scan.closed_at = scan.end = closed
                 return scan
-        else:
-            scan.read += 1
-            _keep(document, scan)
-        assert end is not None
+            scan.repaired[STRAY] += 1
+            position = scan.end = closed + 1
+            continue
+        if opening is None:
+            scan.end = len(buffer)
+            return scan
+        end = _read_event(buffer, opening, scan, final=final) if buffer[opening] == _BRACE else None
+        if end is None:
+            scan.incomplete = True
+            scan.end = opening
+            return scan
         position = scan.end = end
     return scan
 
 
-def _next_value(buffer: bytes, position: int, scan: Scan) -> tuple[int | None, int | None]:
-    """The next `{`, or the closing `]`. Values that are no objects are counted and passed over."""
+def _next_value(buffer: bytes, position: int, scan: Scan, *, final: bool) -> tuple[int | None, int | None]:
+    """The next `{`, or the closing `]`. Values that are no objects are counted and passed over.
+
+    A list or a string that goes on behind the buffer is returned like a `{`.
+    """
     while True:
         match = _VALUE.search(buffer, position)
         if match is None:
             return None, None
         at = match.start()
-        token = buffer[at : at + 1]
-        if token == b"{":
+        token = buffer[at]
+        if token == _BRACE:
             return at, None
-        if token == b"]":
+        if token == _CLOSING_BRACKET:
             return None, at
-        if token == b"[":
-            end = _object_end(buffer, at)
-            scan.skip(NOT_OBJECT, at)
-            position = len(buffer) if end is None else end
-            continue
-        string = _TOKEN.match(buffer, at)
-        scalar = string or _SCALAR.match(buffer, at)
-        assert scalar is not None
+        end = _walk(buffer, at).end if token == _BRACKET else None
+        if end is None:
+            string = _TOKEN.match(buffer, at)
+            if string is not None and string.end() - at == 1 and token in b'["' and not final:
+                return at, None
+            scalar = string or _SCALAR.match(buffer, at)
+            assert scalar is not None
+            end = scalar.end()
+            if end == len(buffer) and not final:
+                return at, None
         scan.skip(NOT_OBJECT, at)
-        position = scalar.end()
+        position = end
 
 
-def _object_end(buffer: bytes, opening: int) -> int | None:
-    depth = 0
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A value as the quotes have it. end: behind its last bracket, None if it is not in the buffer.
+
+    damage: first place that no JSON value can have. lists: from where to where outermost lists within it go.
+    """
+
+    end: int | None
+    damage: int | None
+    lists: tuple[tuple[int, int], ...]
+
+
+def _walk(buffer: bytes, opening: int) -> _Walk:
+    lists: list[tuple[int, int]] = []
+    brackets = bytearray()
+    list_start = last = opening
     for match in _TOKEN.finditer(buffer, opening):
-        token = buffer[match.start()]
+        at = match.start()
+        token = buffer[at]
+        if _BETWEEN_TOKENS.fullmatch(buffer, last, at) is None:
+            return _Walk(None, last, tuple(lists))
+        last = match.end()
         if token == 0x22:
-            if match.end() - match.start() == 1:
-                return None
+            if last - at == 1:
+                break
         elif token in b"{[":
-            depth += 1
+            if token == _BRACKET and _BRACKET not in brackets[1:]:
+                list_start = at
+            brackets.append(token)
+        elif brackets[-1] != token - 2:  # in ASCII a closing bracket is two behind its opening one
+            return _Walk(None, at, tuple(lists))
         else:
-            depth -= 1
-            if depth == 0:
-                return match.end()
+            brackets.pop()
+            if not brackets:
+                return _Walk(last, None, tuple(lists))
+            if token == _CLOSING_BRACKET and _BRACKET not in brackets[1:]:
+                lists.append((list_start, last))
+    if _BRACKET in brackets[1:]:
+        lists.append((list_start, len(buffer)))
+    return _Walk(None, None, tuple(lists))
+
+
+def _following(buffer: bytes, opening: int, walk: _Walk) -> int | None:
+    """End of the event where the next one visibly begins. Lists in an event can hold what looks like events, too."""
+    for match in NEXT_EVENT.finditer(buffer, opening):
+        at = match.start()
+        damaged = walk.damage is not None and at >= walk.damage
+        if damaged or not any(low <= at < high for low, high in walk.lists):
+            return at + 1
     return None
 
 
-def _recover(buffer: bytes, opening: int, scan: Scan, *, final: bool) -> int | None:
-    """Pass over an event that cannot be read as it stands, or end it where the next one visibly begins.
+def goes_on_inside(buffer: bytes, opening: int, position: int) -> bool:
+    """Whether `position` is, without any sign of damage before it, inside a list of the event that opens there."""
+    walk = _walk(buffer, opening)
+    return walk.damage is None and any(low <= position < high for low, high in walk.lists)
 
-    None: the buffer ends before that can be told.
-    """
-    end = _object_end(buffer, opening)
-    following = _NEXT_EVENT.search(buffer, opening)
+
+def _read_event(buffer: bytes, opening: int, scan: Scan, *, final: bool) -> int | None:
+    """Read an event, mended if need be; or pass over it. Returns its end; None: the buffer ends before that is told."""
+    near = NEXT_EVENT.search(buffer, opening, opening + _NEAR)
+    if near is not None and _take(buffer, opening, near.start() + 1, scan):
+        return near.start() + 1
+    walk = _walk(buffer, opening)
+    if walk.end is not None and _take(buffer, opening, walk.end, scan):
+        return walk.end
+    end = walk.end
+    following = _following(buffer, opening, walk)
     if end is None or not _AFTER_EVENT.match(buffer, end):
-        end = None if following is None else following.start() + 1
+        end = following
     elif following is not None:
-        end = min(end, following.start() + 1)
+        end = min(end, following)
     if end is None or (following is None and not final):
         return None
-    document = _mend(buffer[opening:end], scan)
-    if document is None:
+    if not _take(buffer, opening, end, scan):
         scan.skip(UNREADABLE, opening)
-    else:
-        scan.read += 1
-        _keep(document, scan)
     return end
 
 
-def _keep(document: dict[str, Any], scan: Scan) -> None:
+def _take(buffer: bytes, opening: int, end: int, scan: Scan) -> bool:
+    """Count and keep an event, if what is there is one."""
+    document = _mend(buffer[opening:end], scan)
+    if document is None:
+        return False
+    _keep(document, opening, scan)
+    return True
+
+
+def _keep(document: dict[str, Any], opening: int, scan: Scan) -> None:
     """Store the event as strict JSON, unless it has a time that cannot be one."""
-    for key in ("ts", "dur"):
-        if key not in document or document[key] is None:
+    for key, limit in (("ts", MAX_TIME_US), ("dur", _MAX_DURATION_US)):
+        if document.get(key) is None:
             continue
-        value = _time(document[key])
+        value = _time(document[key], limit)
         if value is None and key == "ts":
-            scan.skipped[BAD_TIME] += 1
+            scan.skip(BAD_TIME, opening)
             return
         document[key] = value
-    scan.documents.append(json.dumps(document, ensure_ascii=False))
+    try:
+        scan.documents.append(json.dumps(document, ensure_ascii=False))
+        scan.read += 1
+    except RecursionError:
+        scan.skip(UNREADABLE, opening)
 
 
-def _time(value: object) -> str | None:
+def _time(value: object, limit: int) -> str | None:
+    """Microseconds with three places, or None for what cannot be a time (a duration of minus 54 years, say)."""
+    if isinstance(value, bool):
+        return None
     try:
         time = Decimal(str(value))
-    except InvalidOperation:
+        if not time.is_finite() or abs(time) >= limit:
+            return None
+        rounded = time.quantize(_NANOSECOND, ROUND_HALF_UP)
+    except (InvalidOperation, ValueError):
         return None
-    if not time.is_finite() or abs(time) > _MAX_TIME or isinstance(value, bool):
-        return None
-    return f"{time:f}"
+    return f"{rounded:f}" if abs(rounded) < limit else None
 
 
 def _mend(raw: bytes, scan: Scan) -> dict[str, Any] | None:
@@ -211,33 +284,33 @@ def _mend(raw: bytes, scan: Scan) -> dict[str, Any] | None:
     except UnicodeDecodeError:
         text = raw.decode(errors="replace")
         repairs[INVALID_UTF8] += 1
-    document = _loads(text, repairs)
+    document = loads_mended(text, repairs)
     if not isinstance(document, dict):
         return None
-    if _has_surrogate(text, document):
+    if "\\u" in text and _has_surrogate(document):
         document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
         repairs[SURROGATE] += 1
     scan.repaired.update(repairs)
     return document
 
 
-def _has_surrogate(text: str, document: dict[str, Any]) -> bool:
-    if "\\u" not in text:
-        return False
+def _has_surrogate(document: dict[str, Any]) -> bool:
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return True
+    except RecursionError:
+        pass  # `_keep` refuses it
     return False
 
 
-def _loads(text: str, repairs: Counter[str]) -> Any:
-    """json.loads with each mend tried in turn, the later ones on top of the earlier."""
+def loads_mended(text: str, repairs: Counter[str], parse_float: Callable[[str], Any] = str) -> Any:
+    """json.loads with each mend tried in turn, the later ones on top of the earlier; None if that is not enough."""
     strict = True
     for _ in range(4):
         found: Counter[str] = Counter()
         try:
-            value = _decode(text, strict, found)
+            value = _decode(text, strict, found, parse_float)
         except (ValueError, RecursionError) as error:
             message = str(error)
             if "control character" in message and strict:
@@ -246,7 +319,7 @@ def _loads(text: str, repairs: Counter[str]) -> Any:
             elif "escape" in message and BACKSLASH not in repairs:
                 text = _STRING.sub(lambda match: _double_backslashes(match.group()), text)
                 repairs[BACKSLASH] += 1
-            elif NON_FINITE not in repairs:
+            elif "Expecting value" in message and NON_FINITE not in repairs:
                 mended = _outside_strings(text)
                 if mended == text:
                     return None
@@ -260,7 +333,7 @@ def _loads(text: str, repairs: Counter[str]) -> Any:
     return None
 
 
-def _decode(text: str, strict: bool, found: Counter[str]) -> Any:
+def _decode(text: str, strict: bool, found: Counter[str], parse_float: Callable[[str], Any]) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(items)
         if len(value) < len(items):
@@ -270,12 +343,14 @@ def _decode(text: str, strict: bool, found: Counter[str]) -> Any:
     def constant(_: str) -> None:
         found[NON_FINITE] = 1
 
-    decoder = json.JSONDecoder(strict=strict, parse_float=str, parse_constant=constant, object_pairs_hook=pairs)
+    decoder = json.JSONDecoder(strict=strict, parse_float=parse_float, parse_constant=constant, object_pairs_hook=pairs)
     return decoder.decode(text)
 
 
 def _double_backslashes(string: str) -> str:
     """A string with one illegal escape holds raw Windows paths: its legal-looking escapes are meant raw as well."""
+    if not _ILLEGAL_ESCAPE.search(string):
+        return string
     return _LONE_BACKSLASH.sub(lambda match: match.group() if len(match.group()) == 2 else "\\\\", string)
 
 

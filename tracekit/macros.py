@@ -1,6 +1,6 @@
 """Reads the documentation of SQL macros and views: which parameters and columns do they promise?
 
-A header is the block of comment lines right above a `CREATE MACRO` or `CREATE VIEW`; in it, `-- parameter NAME TYPE:
+A header is the block of comment lines right above a `CREATE MACRO`, `VIEW` or `TABLE`; in it, `-- parameter NAME TYPE:
 meaning` and `-- column NAME TYPE: meaning` lines are the interface, everything else is prose.
 """
 
@@ -11,35 +11,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r"^-- (parameter|column) (\w+) ([A-Z]\w*(?:\[\])?): (.+)$")
-_CREATE = re.compile(r"^CREATE (MACRO|VIEW) (\w+)")
+_CREATE = re.compile(r"^CREATE (MACRO|VIEW|TABLE) (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class MacroDoc:
-    """One documented macro or view. `parameters` and `columns` map a name to its SQL type and meaning."""
+    """One documented macro, view or table. `parameters` and `columns` map a name to its SQL type and meaning."""
 
     kind: str
     name: str
     summary: str
     parameters: Mapping[str, tuple[str, str]]
     columns: Mapping[str, tuple[str, str]]
+    body: str
 
 
 def parse_macros(sql: str) -> tuple[MacroDoc, ...]:
-    """All documented macros and views of an SQL text, in order."""
+    """All macros, views and tables that an SQL text creates, in order. A statement ends with `;` at the end of a line."""
     found: list[MacroDoc] = []
     header: list[str] = []
-    for line in sql.splitlines():
+    lines = iter(sql.splitlines())
+    for line in lines:
+        if match := _CREATE.match(line):
+            body = [line]
+            while not body[-1].endswith(";") and (more := next(lines, None)) is not None:
+                body.append(more)
+            found.append(_document(match[1].lower(), match[2], header, "\n".join(body)))
         if line.startswith("--"):
             header.append(line)
-            continue
-        if match := _CREATE.match(line):
-            found.append(_document(match[1].lower(), match[2], header))
-        header = []
+        else:
+            header = []
     return tuple(found)
 
 
-def _document(kind: str, name: str, header: list[str]) -> MacroDoc:
+def _document(kind: str, name: str, header: list[str], body: str) -> MacroDoc:
     parameters: dict[str, tuple[str, str]] = {}
     columns: dict[str, tuple[str, str]] = {}
     prose: list[str] = []
@@ -48,4 +53,4 @@ def _document(kind: str, name: str, header: list[str]) -> MacroDoc:
             (parameters if match[1] == "parameter" else columns)[match[2]] = (match[3], match[4])
         else:
             prose.append(line.removeprefix("--").strip())
-    return MacroDoc(kind, name, " ".join(prose).strip(), parameters, columns)
+    return MacroDoc(kind, name, " ".join(prose).strip(), parameters, columns, body)

@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.arrays import int32_array, int64_array, integers, is_null, one_array, text_array
+from tracekit.json_repair import MAX_TIME_US, NON_FINITE
 from tracekit.secrets import redact
 from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES, Run, Spool
 
@@ -183,11 +185,13 @@ def _tidy(table: pa.Table, kinds: Mapping[str, str], repaired: Counter[str]) -> 
     """Sorted by start; times in ns; text as dictionaries, without credentials; columns without a value left out."""
     columns: dict[str, pa.Array] = {}
     for name in table.column_names:
-        column = _one_array(table.column(name))
+        column = one_array(table.column(name))
         if column.null_count == len(column) and name not in {"dur", "kind"}:
             continue
         if name in {"ts", "dur"}:
             columns[name] = _nanoseconds(column)
+        elif pa.types.is_floating(column.type):
+            columns[name] = _finite(column, repaired)
         elif not pa.types.is_string(column.type):
             columns[name] = column
         elif name in {"pid", "tid"}:
@@ -198,13 +202,9 @@ def _tidy(table: pa.Table, kinds: Mapping[str, str], repaired: Counter[str]) -> 
             columns[name] = column.dictionary_encode()
             if name not in _NOT_FREE_TEXT:
                 columns[name] = _clean(columns[name], name == "name", repaired)
-    ts = columns["ts"].to_numpy()
+    ts = integers(columns["ts"])
     tidy = pa.table(columns)
-    return tidy if np.all(ts[1:] >= ts[:-1]) else tidy.take(pa.array(np.argsort(ts, kind="stable")))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return tidy if np.all(ts[1:] >= ts[:-1]) else tidy.take(int64_array(np.argsort(ts, kind="stable")))
 
 
 def _nanoseconds(column: pa.Array) -> pa.Array:
@@ -212,8 +212,21 @@ def _nanoseconds(column: pa.Array) -> pa.Array:
     if not pa.types.is_decimal(column.type):
         return pc.multiply(pc.cast(column, pa.int64()), 1000)
     words = np.frombuffer(column.buffers()[1], np.int64).reshape(-1, 2)
-    values = words[column.offset : column.offset + len(column), 0]
-    return pa.array(values, mask=np.asarray(column.is_null()) if column.null_count else None)
+    words = words[column.offset : column.offset + len(column)]
+    null = is_null(column) if column.null_count else None
+    present = words if null is None else words[~null]
+    if (present[:, 1] != present[:, 0] >> 63).any() or (np.abs(present[:, 0]) >= MAX_TIME_US * 1000).any():
+        raise duckdb.OutOfRangeException("a time too far from any other")  # refused like what DuckDB refuses
+    return int64_array(words[:, 0], null)
+
+
+def _finite(column: pa.Array, repaired: Counter[str]) -> pa.Array:
+    """Numbers with a point; what is bare `inf` or `NaN` in the source, which DuckDB lets pass, is missing."""
+    is_finite = pc.is_finite(column)
+    if not is_finite.false_count:
+        return column
+    repaired[NON_FINITE] += is_finite.false_count
+    return pc.if_else(is_finite, column, None)
 
 
 def _kinds(column: pa.Array, kinds: Mapping[str, str]) -> pa.DictionaryArray:
@@ -222,10 +235,8 @@ def _kinds(column: pa.Array, kinds: Mapping[str, str]) -> pa.DictionaryArray:
     names, codes = np.unique(values, return_inverse=True)
     if encoded.null_count:  # no category at all
         names, codes = np.append(names, "annotation"), np.append(codes, len(names))
-        indices = codes[pc.fill_null(encoded.indices, len(values)).to_numpy()]
-    else:
-        indices = codes[encoded.indices.to_numpy()]
-    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(names.tolist(), pa.string()))
+    indices = codes[integers(encoded.indices, len(values))]
+    return pa.DictionaryArray.from_arrays(int32_array(indices), text_array(names.tolist()))
 
 
 def _clean(column: pa.DictionaryArray, is_name: bool, repaired: Counter[str]) -> pa.DictionaryArray:
@@ -238,9 +249,14 @@ def _clean(column: pa.DictionaryArray, is_name: bool, repaired: Counter[str]) ->
         for position, value in enumerate(cleaned):
             if _CONTROLS.search(value):
                 cleaned[position] = value.translate(_REESCAPED)
-                repaired[REESCAPED] += pc.sum(pc.equal(column.indices, position)).as_py()
+                repaired[REESCAPED] += _count(column, position)
                 changed += 1
     return pa.DictionaryArray.from_arrays(column.indices, pa.array(cleaned)) if changed else column
+
+
+def _count(column: pa.DictionaryArray, position: int) -> int:
+    """How many rows have the value at this position of the dictionary."""
+    return int(np.count_nonzero(integers(column.indices, -1) == position))
 
 
 def _process_or_thread(name: str, column: pa.DictionaryArray, repaired: Counter[str]) -> dict[str, pa.Array]:
@@ -252,11 +268,13 @@ def _process_or_thread(name: str, column: pa.DictionaryArray, repaired: Counter[
         labels.append(labelled.group(1) if labelled else None)
         plain = _plain_integer(text)
         if plain is None:
-            repaired[AS_TEXT] += pc.sum(pc.equal(column.indices, position)).as_py()
+            repaired[AS_TEXT] += _count(column, position)
             found = _NUMBER.search(labelled.group(2) if labelled else text)
             plain = int(found.group()) if found else None
         numbers.append(plain if plain is not None and -(2**63) <= plain < 2**63 else None)
-    columns: dict[str, pa.Array] = {name: pa.array(numbers, pa.int64()).take(column.indices)}
+    unknown = np.array([number is None for number in numbers])
+    values = int64_array(np.array([number or 0 for number in numbers], np.int64), unknown if unknown.any() else None)
+    columns: dict[str, pa.Array] = {name: values.take(column.indices)}
     if name == "pid" and any(labels):
         columns["label"] = pa.array(labels, pa.string()).take(column.indices).dictionary_encode()
     return columns

@@ -2,7 +2,7 @@
 
 An analysis module exposes `ANALYSIS` and has its SQL macro beside it (`x.py`, `x.sql`). A reader module exposes `NAME`,
 `accepts(path, head)` and `read(...)`; a module of `tracekit.collectors` without these records but does not read.
-Modules whose name begins with `_` are helpers. The entry point groups are named like the packages and point at a module.
+Modules whose name begins with `_` are helpers. Entry point groups are named like the packages; entries name a module.
 """
 
 from __future__ import annotations

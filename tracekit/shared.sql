@@ -248,20 +248,40 @@ WHERE ts > busy_until;
 -- column step BIGINT: step, as in steps.
 -- column phase VARCHAR: phase of the step.
 CREATE MACRO launch_steps() AS TABLE
+WITH last_marks AS (
+    SELECT
+        l.id AS launch_id,
+        l.rank,
+        l.pid,
+        l.tid,
+        l.ts,
+        s.step,
+        s.phase,
+        s.pid = l.pid AND s.tid = l.tid AS own,
+        l.ts < s.ts + s.dur AS inside
+    FROM launches AS l
+    ASOF JOIN steps AS s
+        ON s.rank = l.rank
+        AND l.ts >= s.ts
+)
 SELECT
-    l.id AS launch_id,
-    coalesce(own.step, other.step) AS step,
-    coalesce(own.phase, other.phase) AS phase
-FROM launches AS l
-ASOF LEFT JOIN steps AS own
-    ON l.rank = own.rank
-    AND l.pid = own.pid
-    AND l.tid = own.tid
-    AND l.ts >= own.ts
-ASOF LEFT JOIN steps AS other
-    ON l.rank = other.rank
-    AND l.ts >= other.ts
-WHERE own.step IS NOT NULL OR l.ts < other.ts + other.dur;
+    launch_id,
+    step,
+    phase
+FROM last_marks
+WHERE own
+UNION ALL
+SELECT
+    m.launch_id,
+    coalesce(s.step, m.step),
+    coalesce(s.phase, m.phase)
+FROM (SELECT * FROM last_marks WHERE own IS NOT TRUE) AS m
+ASOF LEFT JOIN steps AS s
+    ON s.rank = m.rank
+    AND s.pid = m.pid
+    AND s.tid = m.tid
+    AND m.ts >= s.ts
+WHERE s.step IS NOT NULL OR m.inside;
 
 -- Host time inside serving steps, as disjoint pieces with a running total: covered time between two moments is a
 -- difference of two look-ups.
@@ -359,13 +379,13 @@ SELECT DISTINCT
 FROM ops
 WHERE NOT EXISTS (FROM device_activity);
 
--- busy_segments with category and phase.
+-- busy_segments with their category.
 -- column id BIGINT: the row.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column name VARCHAR: as recorded.
--- column op_id BIGINT: the op around its launch.
--- column phase VARCHAR: phase of the step its launch belongs to, unknown outside steps or without a launch.
+-- column launch_id BIGINT: the API call that started it.
+-- column op_id BIGINT: the op around that call.
 -- column category VARCHAR: category.
 -- column subcategory VARCHAR: subcategory, '' without one.
 -- column dur BIGINT: length.
@@ -376,8 +396,8 @@ SELECT
     b.rank,
     b.device,
     b.name,
+    b.launch_id,
     b.op_id,
-    coalesce(s.phase, 'unknown') AS phase,
     coalesce(c.category, 'other') AS category,
     coalesce(c.subcategory, '') AS subcategory,
     b.dur,
@@ -387,8 +407,7 @@ LEFT JOIN ops AS o ON o.id = b.op_id
 LEFT JOIN kernel_classes AS c
     ON c.kind = b.kind
     AND c.name = b.name
-    AND c.op_name = coalesce(o.name, '')
-LEFT JOIN launch_steps() AS s ON s.launch_id = b.launch_id;
+    AND c.op_name = coalesce(o.name, '');
 
 -- API calls, and whether they should have started device work and did. Expected are calls of a known kind (kernel and
 -- graph launches, copies, sets) and those of a name that started work anywhere in the trace, whatever it is.

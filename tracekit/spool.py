@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Int64s = npt.NDArray[np.int64]
+from tracekit.arrays import Int64s, integers, one_array
 
 # Classes of rows that share their columns. Order matters: on a tie of start and end, the earlier class encloses.
 HOST_CLASSES = ("python", "host", "launch", "other")
@@ -51,11 +50,10 @@ class Spool:
         with self._lock:
             path = self.directory / f"{next(self._numbers)}.arrow"
         table = table.combine_chunks()
-        ts = table.column("ts")
-        ends = pc.add(ts, pc.fill_null(table.column("dur"), 0))
+        ts, duration = (integers(one_array(table.column(name))) for name in ("ts", "dur"))
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        return Run(path, table.num_rows, ts[0].as_py(), ts[-1].as_py(), pc.max(ends).as_py())
+        return Run(path, table.num_rows, int(ts[0]), int(ts[-1]), int((ts + np.maximum(duration, 0)).max()))
 
     def accept(self, row_class: str, run: Run | None) -> None:
         """Count a run in."""
@@ -118,7 +116,7 @@ class Spool:
             if run.first_ts >= window[1] or run.last_ts < window[0]:
                 continue
             table = _open(run.path)
-            low, high = np.searchsorted(table.column("ts").chunk(0).to_numpy(), window)
+            low, high = np.searchsorted(integers(table.column("ts").chunk(0)), window)
             if high > low:
                 slices.append(table.slice(low, high - low))
         return pa.concat_tables(slices, promote_options="default").unify_dictionaries().combine_chunks() if slices else None
@@ -129,4 +127,4 @@ def _open(path: Path) -> pa.Table:
 
 
 def _starts(run: Run) -> Int64s:
-    return np.asarray(_open(run.path).column("ts").chunk(0).to_numpy())
+    return integers(_open(run.path).column("ts").chunk(0))

@@ -10,15 +10,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.analysis import Analysis, Scalar
+from tracekit.analysis import Analysis
 from tracekit.errors import MalformedTraceError, UnknownFormatError, UsageError
 from tracekit.footer import KEY, SCHEMA_VERSION, Footer
-from tracekit.macros import parse_macros
+from tracekit.macros import MacroDoc, parse_macros
 from tracekit.registry import LoadedAnalysis, PluginWarning
 
 _SHARED = Path(__file__).with_name("shared.sql")
@@ -75,6 +76,7 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
         }
     )
     try:
+        connection.execute("SET parquet_metadata_cache = true")  # every macro is bound against the file
         connection.execute(f"SET allowed_paths = [{_literal(path)}]")
         connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({_literal(path)})")
         connection.execute("SET enable_external_access = false")
@@ -104,31 +106,24 @@ def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedA
         kept[name] = loaded.analysis
         texts.append(loaded.sql)
     connection.execute("SET lock_configuration = true")
-    parameters = {doc.name: frozenset(doc.parameters) for text in texts for doc in parse_macros(text)}
-    return Catalog(kept, parameters, _readers_of(connection, _LAZY_TABLE))
+    docs = [doc for text in texts for doc in parse_macros(text)]
+    return Catalog(kept, {doc.name: frozenset(doc.parameters) for doc in docs}, _readers_of(docs, _LAZY_TABLE))
 
 
-def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Scalar] | None = None) -> pa.Table:
+def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
     """The rows of one query."""
-    return connection.sql(query, params=dict(parameters) if parameters else None).to_arrow_table()
+    rows: pa.Table = connection.sql(query, params=dict(parameters) if parameters else None).to_arrow_table()
+    return rows
 
 
-def _readers_of(connection: duckdb.DuckDBPyConnection, target: str) -> re.Pattern[str]:
+def _readers_of(docs: Sequence[MacroDoc], target: str) -> re.Pattern[str]:
     """Matches a query that reads a table, by its name or by that of a macro or view that reads it.
 
     By text and so sometimes in vain: DuckDB's own get_table_names fails on ASOF joins and on bound parameters.
     """
-    definitions = connection.execute(
-        """
-        SELECT function_name, macro_definition FROM duckdb_functions() WHERE function_type = 'table_macro'
-            AND NOT internal
-        UNION ALL
-        SELECT view_name, sql FROM duckdb_views() WHERE NOT internal
-        """
-    ).fetchall()
     names = {target}
     pattern = _any_of(names)
-    while more := {name for name, text in definitions if pattern.search(text or "")} - names:
+    while more := {doc.name for doc in docs if pattern.search(doc.body)} - names:
         names |= more
         pattern = _any_of(names)
     return pattern

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tracekit import store
 from tracekit.analysis import Analysis, Result, Scalar
-from tracekit.classify import Rules
+from tracekit.classify import Rules, classify_kernel
 from tracekit.errors import UsageError
 from tracekit.registry import analyses
 
@@ -106,6 +106,16 @@ class Trace:
         arguments = ", ".join(f"{key} := ${key}" for key in given)
         return self.sql(f"FROM {name}({arguments})", given)
 
+    def rows(self, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """Kind, name, ts and dur of rows by id: what evidence refers to."""
+        wanted = sorted(set(ids))
+        if not wanted:
+            return {}
+        query = "SELECT id, kind, name, ts, dur FROM events WHERE id BETWEEN $low AND $high "
+        query += "AND id IN (SELECT unnest($ids))"
+        values: dict[str, Any] = {"low": wanted[0], "high": wanted[-1], "ids": wanted}
+        return {row["id"]: row for row in store.table(self._connection.cursor(), query, values).to_pylist()}
+
     def query_readonly(self, query: str) -> pa.Table:
         """Run one SELECT typed by a user. It can read this trace and nothing else, and change nothing.
 
@@ -134,9 +144,9 @@ class Trace:
         """Fill `kernel_classes` before the first query that reads it, directly or through macros."""
         if self._classified or not self._catalog.needs_classes.search(query):
             return
-        rules = self._rules or Rules.load()
+        classify = classify_kernel if self._rules is None else self._rules.classify
         names = store.table(self._connection.cursor(), "FROM names_to_classify()").to_pylist()
-        rows = [(row["kind"], row["name"], row["op_name"], *_class_of(row, rules)) for row in names]
+        rows = [(row["kind"], row["name"], row["op_name"], *_class_of(row, classify)) for row in names]
         fields = ("kind", "name", "op_name", "category", "subcategory")
         classified = {field: pa.array([row[at] for row in rows], pa.string()) for at, field in enumerate(fields)}
         cursor = self._connection.cursor()
@@ -175,14 +185,14 @@ def _complete(analysis: Analysis, given: Mapping[str, Scalar]) -> Mapping[str, S
     return {**analysis.parameters, **given}
 
 
-def _class_of(row: Mapping[str, Any], rules: Rules) -> tuple[str, str]:
+def _class_of(row: Mapping[str, Any], classify: Callable[[str, str | None], tuple[str, str]]) -> tuple[str, str]:
     match row["kind"]:
         case "memcpy" | "memset":
             return "memory", row["kind"]
         case "graph":
             return "graph", ""
         case _:
-            return rules.classify(row["name"], row["op_name"] or None)
+            return classify(row["name"], row["op_name"] or None)
 
 
 def _close(connection: duckdb.DuckDBPyConnection, on_close: Callable[[], None] | None) -> None:

@@ -1,0 +1,78 @@
+"""Run one command in a fresh process and see what it takes: seconds, and memory of the process and its children."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+_SAMPLE_SECONDS = 0.02
+_SAMPLES_PER_LOOK = 10  # looking for new children reads all of /proc, too dear to do with every sample
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Seconds from before the start to after the end; the largest sum of resident memory; what was printed."""
+
+    seconds: float
+    peak_bytes: int
+    output: str
+
+
+def python(*arguments: str) -> Usage:
+    """Run this Python with these arguments. Raises RuntimeError, with what it said, if it fails."""
+    return run([sys.executable, *arguments])
+
+
+def run(command: Sequence[str]) -> Usage:
+    """Run a command; its standard output is returned."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as talk:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=talk)
+        over = threading.Event()
+        peak = [0]
+        sampler = threading.Thread(target=_sample, args=(process.pid, over, peak))
+        sampler.start()
+        code = process.wait()
+        seconds = time.perf_counter() - start
+        over.set()
+        sampler.join()
+        output.seek(0)
+        talk.seek(0)
+        if code:
+            raise RuntimeError(
+                f"{' '.join(command)} failed with {code}: {talk.read().decode(errors='replace')[-2000:]}"
+            )
+        return Usage(seconds, peak[0], output.read().decode())
+
+
+def _sample(pid: int, over: threading.Event, peak: list[int]) -> None:
+    """Keep the largest sum of the resident memory of a process and its descendants in `peak[0]`."""
+    try:
+        process = psutil.Process(pid)
+    except psutil.Error:
+        return
+    children: list[psutil.Process] = []
+    looks = 0
+    while not over.is_set():
+        if looks % _SAMPLES_PER_LOOK == 0:
+            try:
+                children = process.children(recursive=True)
+            except psutil.Error:
+                return
+        looks += 1
+        peak[0] = max(peak[0], sum(map(_resident, [process, *children])))
+        over.wait(_SAMPLE_SECONDS)
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0

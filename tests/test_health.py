@@ -1,0 +1,184 @@
+"""health: what is wrong with a trace is said, and nothing is said of one that is fine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tracekit
+from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
+from tracekit.analysis import Result
+from tracekit.footer import Footer, Ledger, SourceInfo
+
+US = 1_000
+
+
+def analyze(path: Path, rows: Sequence[dict[str, Any]], footer: Footer | None = None, **parameters: Any) -> Result:
+    with tracekit.open(write_trace(path / "trace.parquet", rows, footer)) as trace:
+        return trace.analyze("health", **parameters)
+
+
+def check(result: Result, name: str) -> tuple[str, int, str]:
+    (row,) = [row for row in result.table.to_pylist() if row["check"] == name]
+    return row["status"], row["count"], row["detail"]
+
+
+def statuses(result: Result) -> Mapping[str, str]:
+    """Checks that are not ok."""
+    return {row["check"]: row["status"] for row in result.table.to_pylist() if row["status"] != "ok"}
+
+
+GOOD = [op(0, 100), launch(1, 5, op_id=1), kernel(20, 30, launch_id=2, op_id=1, name="nvjet_tst_128x128")]
+
+
+def test_the_empty_trace_is_fine(tmp_path: Path) -> None:
+    result = analyze(tmp_path, [])
+    assert (statuses(result), result.findings, result.summary[0]["status"]) == ({}, (), "ok")
+    assert check(result, "device_activity")[2].startswith("no device activity and no launch")
+
+
+def test_a_good_trace_is_fine(tmp_path: Path) -> None:
+    result = analyze(tmp_path, GOOD)
+    assert (statuses(result), result.findings) == ({}, ())
+    assert check(result, "events") == ("ok", 3, "3 read = 3 stored + 0 skipped")
+    assert check(result, "device_time_with_op") == ("ok", 1, "100.0% of the busy time has a host op")
+    assert check(result, "steps")[2].startswith("no step markers: phases are unknown")
+    assert (result.coverage.explained_ns, result.coverage.total_ns) == (30, 30)
+
+
+def test_launches_without_any_device_row_fail(tmp_path: Path) -> None:
+    """CPU ops and 32 graph launches, no kernel: no normal report."""
+    result = analyze(tmp_path, [op(0, 900), *(launch(i, 1, name="cudaGraphLaunch") for i in range(32))])
+    status, _, detail = check(result, "device_activity")
+    assert status == "fail"
+    assert detail.startswith("32 launch calls, no device activity was recorded")
+    assert "CUPTI" in detail
+    assert {finding.severity for finding in result.findings} == {"critical"}
+    assert result.summary == ({"status": "fail", "ok": 14, "warn": 0, "fail": 2},)
+
+
+def test_a_rank_that_recorded_nothing_fails(tmp_path: Path) -> None:
+    result = analyze(tmp_path, [*GOOD, launch(0, 5, rank=3)])
+    assert check(result, "ranks_without_device_activity") == ("fail", 1, "launch calls but no device rows: rank 3")
+
+
+def test_replays_without_kernels_fail(tmp_path: Path) -> None:
+    rows = [launch(i * 10, 5, name="hipGraphLaunch") for i in range(32)]
+    rows += [kernel(400 + i, 1, launch_id=1, name="nvjet") for i in range(100)]
+    status, count, detail = check(analyze(tmp_path, rows), "graph_launches_without_work")
+    assert (status, count) == ("fail", 31)
+    assert detail.startswith("of 32 graph replays: their kernels were not recorded")
+
+
+def test_calls_are_expected_to_work_by_kind_or_by_evidence(tmp_path: Path) -> None:
+    """fancyLaunch is unknown, but one of its calls has a kernel: the other should. cudaMalloc never has any."""
+    rows = [
+        launch(0, 5, name="fancyLaunch"),
+        launch(10, 5, name="fancyLaunch"),
+        launch(20, 5, name="cudaMalloc"),
+        launch(30, 5, name="cudaLaunchKernelExC"),
+        launch(40, 5, name="cudaLaunchHostFunc"),
+        kernel(50, 9, launch_id=1, name="nvjet"),
+    ]
+    assert check(analyze(tmp_path, rows), "launches_without_device_work") == (
+        "warn",
+        2,
+        "of 3 launch calls: cudaLaunchKernelExC, fancyLaunch",
+    )
+    assert check(analyze(tmp_path, rows, missing_share=0.7), "launches_without_device_work")[0] == "ok"
+
+
+def test_work_queued_before_the_recording(tmp_path: Path) -> None:
+    """Rows before the first linked one of their stream began life before the window; a later one is a lost call."""
+    rows = [launch(100, 5), kernel(0, 5), kernel(10, 5), kernel(110, 5, launch_id=1), kernel(120, 5)]
+    rows.append(kernel(0, 5, stream=9))
+    status, count, detail = check(analyze(tmp_path, rows), "device_work_without_launch")
+    assert (status, count) == ("warn", 4)
+    assert detail.startswith("of 5 device rows, 2 of them queued before the recording began")
+
+
+def test_clocks_that_differ(tmp_path: Path) -> None:
+    rows = [launch(10 * US, 5 * US), kernel(8 * US, 9 * US, launch_id=1, name="nvjet")]
+    status, count, detail = check(analyze(tmp_path, rows), "starts_before_launch")
+    assert (status, count) == ("warn", 1)
+    assert "by up to 2.0 us" in detail
+    assert check(analyze(tmp_path, rows, skew_ns=5 * US), "starts_before_launch")[0] == "ok"
+
+
+def test_the_ledger_must_add_up(tmp_path: Path) -> None:
+    lost = footer_of(GOOD, ledger=Ledger(read=10, stored=3, skipped={"flow": 5}))
+    status, _, detail = check(analyze(tmp_path, GOOD, lost), "events")
+    assert status == "fail"
+    assert detail == "10 read, but 3 stored and 5 skipped: some were lost on the way"
+
+
+def test_what_was_skipped_and_repaired(tmp_path: Path) -> None:
+    ledger = Ledger(
+        read=9,
+        stored=3,
+        skipped={"flow": 4, "unreadable JSON": 2},
+        repaired={"raw backslash in a string": 1, "process or thread given as text": 4},
+    )
+    result = analyze(tmp_path, GOOD, footer_of(GOOD, ledger=ledger))
+    assert check(result, "skipped") == ("warn", 6, "flow: 4; unreadable JSON: 2")
+    assert check(result, "repaired")[0] == "warn"
+    usual = footer_of(GOOD, ledger=Ledger(read=7, stored=3, skipped={"flow": 4}, repaired={"process or thread given": 0}))
+    assert statuses(analyze(tmp_path, GOOD, usual)) == {}
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    source = SourceInfo(path="a.json", format="kineto", rank=0, truncated_at=12345)
+    result = analyze(tmp_path, GOOD, footer_of(GOOD, sources=(source,)))
+    assert check(result, "truncated") == ("warn", 1, "cut short: a.json at byte 12,345")
+
+
+def test_ranks_that_are_missing(tmp_path: Path) -> None:
+    def ranks(*present: int) -> Footer:
+        sources = tuple(SourceInfo(path=f"{rank}", format="kineto", rank=rank, world_size=4) for rank in present)
+        return footer_of(GOOD, sources=sources)
+
+    assert check(analyze(tmp_path, GOOD, ranks(0, 1, 2, 3)), "ranks") == ("ok", 4, "4 present of 4")
+    assert check(analyze(tmp_path, GOOD, ranks(0, 2)), "ranks") == ("warn", 2, "2 of 4 present, missing: 1, 3")
+    assert check(analyze(tmp_path, GOOD, ranks(2)), "ranks")[0] == "ok"
+
+
+def test_steps_behind_a_good_average(tmp_path: Path) -> None:
+    """32 step marks, kernels in two of them."""
+    rows = [
+        row
+        for step in range(32)
+        for row in (annotation("step[DECODE bs=1]", step * 100, 50), launch(step * 100 + 1, 5, name="cudaMalloc"))
+    ]
+    rows += [kernel(3_300, 5, launch_id=2, name="nvjet"), kernel(3_310, 5, launch_id=4, name="nvjet")]
+    status, count, detail = check(analyze(tmp_path, rows), "steps_without_device_work")
+    assert (status, count) == ("warn", 30)
+    assert detail == "of 32 steps: this trace is unusable for per-step timing"
+
+
+def test_one_row_that_dwarfs_the_rest(tmp_path: Path) -> None:
+    rows = [kernel(i * 10, 5, name="nvjet") for i in range(100)]
+    assert check(analyze(tmp_path, rows), "dominating_row")[0] == "ok"
+    result = analyze(tmp_path, [*rows, kernel(2_000, 10_000, name="stuck")])
+    assert check(result, "dominating_row")[:2] == ("warn", 1)
+    assert check(result, "dominating_row")[2].endswith("stuck")
+
+
+def test_time_without_a_category(tmp_path: Path) -> None:
+    rows = [kernel(0, 80, name="nvjet"), kernel(100, 20, name="zqx")]
+    assert check(analyze(tmp_path, rows), "unclassified_time") == (
+        "warn",
+        1,
+        "20.0% of the busy time is in category other: zqx",
+    )
+
+
+def test_rows_of_no_duration_are_counted(tmp_path: Path) -> None:
+    assert check(analyze(tmp_path, [*GOOD, kernel(5, 0)]), "zero_duration")[:2] == ("ok", 1)
+
+
+def test_memory_asked_for_and_not_recorded(tmp_path: Path) -> None:
+    asked = footer_of(GOOD, capture={"profile_memory": 1})
+    assert check(analyze(tmp_path, GOOD, asked), "memory_events")[0] == "warn"
+    rows = [*GOOD, {"kind": "instant", "name": "[memory]", "ts": 5}]
+    assert check(analyze(tmp_path, rows, footer_of(rows, capture={"profile_memory": 1})), "memory_events")[0] == "ok"

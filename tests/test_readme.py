@@ -1,0 +1,132 @@
+"""What the README says is so. `python -m tests.test_readme` writes its generated parts anew."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.test_packaging import project_files
+from tracekit import Result, Trace, errors, registry
+from tracekit.cli import main
+from tracekit.errors import TracekitError
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+_GENERATED = re.compile(r"<!-- (output: (?P<command>[^>]*)|analyses) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+
+
+def tracekit(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line that begins with `tracekit`, at the root of the checkout."""
+    name, *arguments = shlex.split(command)
+    assert name == "tracekit"
+    return subprocess.run(
+        [sys.executable, "-m", "tracekit", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def generated(match: re.Match[str]) -> str:
+    """What the part that the match found should be."""
+    if match["command"]:
+        done = tracekit(match["command"])
+        assert done.returncode == 0, done.stderr
+        lines = [f"$ {match['command']}", *done.stdout.rstrip().splitlines()]
+        body = "```text\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n"
+    else:
+        rows = [f"| `{name}` | {loaded.analysis.question} |" for name, loaded in registry.analyses().items()]
+        body = "\n".join(["| analysis | question |", "|---|---|", *rows]) + "\n"
+    return f"<!-- {match[1]} -->\n{body}<!-- end -->"
+
+
+def renew(text: str, make: Callable[[re.Match[str]], str] = generated) -> str:
+    return _GENERATED.sub(make, text)
+
+
+def code_blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_generated_parts_are_what_tracekit_says_today() -> None:
+    text = README.read_text()
+    assert len(_GENERATED.findall(text)) == 2
+    assert text == renew(text), "python -m tests.test_readme writes them anew"
+
+
+def test_first_two_commands_exist() -> None:
+    first, second = code_blocks("sh")[0].splitlines()
+    program, script = first.split()
+    assert program == "bash"
+    assert (ROOT / script).is_file()
+    assert second == ".venv/bin/python -m pytest"
+    assert ".venv/bin/" in (ROOT / script).read_text()
+
+
+@pytest.mark.parametrize("command", main.list_commands(click.Context(main)))
+def test_each_command_is_shown_with_an_example_and_explained(command: str) -> None:
+    text = README.read_text()
+    assert f"| `{command}` |" in text
+    assert f"\ntracekit {command} " in text
+
+
+def test_options_in_examples_exist() -> None:
+    examples = [line for block in code_blocks("text") for line in block.splitlines() if line.startswith("tracekit ")]
+    assert len(examples) >= 4
+    for example in examples:
+        words = shlex.split(example.partition(" -- ")[0])
+        listed = tracekit(f"tracekit {words[1]} --help").stdout
+        assert not [word for word in words if word.startswith("-") and word not in listed], example
+
+
+def test_notebook_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = code_blocks("python")
+    assert len(code.splitlines()) <= 6
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    exec(code.replace("trace.parquet", "sample_traces/h100_decode_eager.json.gz"), names)
+    gaps, trace = names["gaps"], names["trace"]
+    assert isinstance(gaps, Result)
+    assert isinstance(trace, Trace)
+    assert gaps.findings
+    trace.close()
+
+
+def texts() -> list[Path]:
+    return [name for name in project_files() if name.suffix not in (".gz", ".parquet")]
+
+
+@pytest.mark.parametrize("page", [name for name in texts() if name.suffix == ".md"], ids=str)
+def test_relative_links_resolve(page: Path) -> None:
+    targets = _LINK.findall((ROOT / page).read_text())
+    assert not [target for target in targets if not (ROOT / page.parent / target).exists()]
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    stated = {int(code) for code in re.findall(r"^\| (\d) \|", README.read_text(), re.MULTILINE)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TracekitError)]
+    raised = {kind.exit_code for kind in kinds}
+    assert stated == raised | {0}
+
+
+def test_nothing_names_a_package_index_or_this_checkout() -> None:
+    index = "|".join(re.escape(host + suffix) for host, suffix in (("pypi", ".org"), ("files.pythonhosted", ".org")))
+    unwanted = re.compile(rf"{index}|{re.escape(str(ROOT))}\b")
+    found = {str(name): unwanted.findall((ROOT / name).read_text(errors="replace")) for name in texts()}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_samples_are_small_and_described() -> None:
+    samples = [name for name in project_files() if name.parts[0] == "sample_traces"]
+    assert sum((ROOT / name).stat().st_size for name in samples) < 2_000_000
+    described = (ROOT / "sample_traces/README.md").read_text()
+    assert not [name.name for name in samples if name.suffix in (".gz", ".parquet") and name.name not in described]
+
+
+if __name__ == "__main__":
+    README.write_text(renew(README.read_text()))

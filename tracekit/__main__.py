@@ -1,0 +1,5 @@
+"""`python -m tracekit` is `tracekit`."""
+
+from tracekit.cli import main
+
+main(prog_name="tracekit")

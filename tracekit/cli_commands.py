@@ -1,0 +1,298 @@
+"""The commands that read traces: convert, analyze, sql."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from tracekit.analysis import SEVERITIES, Result, Row
+from tracekit.cli import open_output, write_output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tracekit.trace import Trace
+
+JSON_SCHEMA = 1
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FORCE = click.option("--force", is_flag=True, help="Overwrite the output file.")
+_PARTIAL = click.option(
+    "--allow-partial", is_flag=True, help="Accept a file that was cut short; keep its whole events."
+)
+_RULES = click.option(
+    "--rules",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="TOML file of kernel rules that go before the built-in ones.",
+)
+
+
+@click.command()
+@click.argument("trace", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=_FILE, required=True, metavar="FILE", help="Parquet file to write.")
+@_PARTIAL
+@_FORCE
+def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, force: bool) -> None:
+    """Read profiler files, or directories of them, into one Parquet file.
+
+    \b
+    Example:
+      tracekit convert rank0.pt.trace.json.gz rank1.pt.trace.json.gz -o trace.parquet
+
+    Reads what torch.profiler writes (.json, .json.gz, .json.zst). A file that was cut short ends with exit code 4,
+    after its whole events were written, unless --allow-partial is given.
+    """
+    from tracekit.convert import convert as run
+
+    with _progress() as progress:
+        footer = run(trace, output, allow_partial=allow_partial, force=force, progress=progress)
+    skipped = sum(footer.ledger.skipped.values())
+    click.echo(
+        f"{footer.ledger.read:,} events read, {footer.ledger.stored:,} stored, {skipped:,} skipped, "
+        f"{len(footer.ranks)} rank(s)",
+        err=True,
+    )
+    click.echo(f"Wrote {output}", err=True)
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
+@_FORCE
+@_RULES
+@click.option(
+    "--fail-on", type=click.Choice(["warning", "critical"]), help="Exit with 1 if a finding is this bad or worse."
+)
+@_PARTIAL
+def analyze(
+    *,
+    trace: Path,
+    names: tuple[str, ...],
+    form: Literal["text", "json"],
+    output: Path | None,
+    force: bool,
+    rules: tuple[Path, ...],
+    fail_on: str | None,
+    allow_partial: bool,
+) -> None:
+    """Say where the time goes, why the GPU idles, and what to do about it.
+
+    \b
+    Examples:
+      tracekit analyze trace.parquet
+      tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
+
+    TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
+    health, attribution, idle_gaps, ...; all of them if none is named. Exit code 1 if the trace fails a health check.
+    """
+    open_output(output, force)
+    with _opened(trace, rules, allow_partial) as opened:
+        results = {name: opened.analyze(name) for name in names or opened.analyses()}
+        if form == "json":
+            write_output(_json({"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}), output)
+        else:
+            _report(opened, results, output, named=bool(names))
+    if _failed(results, fail_on):
+        click.get_current_context().exit(1)
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("query")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
+@_FORCE
+@_RULES
+@_PARTIAL
+def sql(
+    *,
+    trace: Path,
+    query: str,
+    form: Literal["table", "json", "csv"],
+    output: Path | None,
+    force: bool,
+    rules: tuple[Path, ...],
+    allow_partial: bool,
+) -> None:
+    """Run one SELECT over a trace; it can read this trace and nothing else.
+
+    \b
+    Examples:
+      tracekit sql trace.parquet "SELECT name, sum(dur) AS ns FROM kernels GROUP BY name ORDER BY ns DESC LIMIT 10"
+      tracekit sql trace.parquet "FROM idle_gaps(launch_latency_ns := 20000)" --format csv
+      tracekit sql trace.parquet "SHOW TABLES"
+
+    Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
+    Each analysis is a table function of its name. --format json prints an array of row objects.
+    """
+    open_output(output, force)
+    with _opened(trace, rules, allow_partial) as opened:
+        write_output(_WRITERS[form](opened.query_readonly(query)), output)
+
+
+# ---- what they share -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: Path, rules: tuple[Path, ...], allow_partial: bool) -> Iterator[Trace]:
+    from tracekit import trace as traces
+
+    with _progress() as progress:
+        trace = traces.open(path, rules=rules, allow_partial=allow_partial, progress=progress)
+    with trace:
+        yield trace
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
+    """A progress bar per file on a terminal; nothing else."""
+    if not click.get_text_stream("stderr").isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bars: dict[Path, Any] = {}
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as shown:
+
+        def advance(path: Path, done: int, size: int) -> None:
+            if path not in bars:
+                bars[path] = shown.add_task(path.name, total=size or None)
+            shown.update(bars[path], completed=done, total=size or None)
+
+        yield advance
+
+
+def _failed(results: Mapping[str, Result], fail_on: str | None) -> bool:
+    """Whether a gate of the health check is not met, or a finding is as bad as --fail-on says."""
+    gate = "health" in results and "fail" in results["health"].table["status"].to_pylist()
+    found = [SEVERITIES.index(finding.severity) for result in results.values() for finding in result.findings]
+    bar = len(SEVERITIES) if fail_on is None else [str(one) for one in SEVERITIES].index(fail_on)
+    return gate or (any(one >= bar for one in found))
+
+
+def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *, named: bool) -> None:
+    from rich.console import Console
+
+    from tracekit.report_text import WIDTH, render
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    to_file = output is not None
+    blocks = to_file or "utf" in console.encoding.lower()
+    lines = render(trace, results, unicode=blocks, named=named)
+    if to_file or not console.is_terminal:
+        write_output("\n".join(line.plain for line in lines), output)
+        return
+    for line in lines:
+        if not named:
+            line.truncate(min(WIDTH, console.width), overflow="ellipsis")
+        console.print(line, no_wrap=not named, crop=not named)
+
+
+def describe(trace: Trace) -> Row:
+    """What a trace is, for the `trace` key of the JSON output."""
+    footer = trace.footer
+    return {
+        "schema": footer.schema,
+        "origin_ns": footer.origin_ns,
+        "ranks": list(footer.ranks),
+        "devices": [{"rank": one.rank, "device": one.device, "name": one.name} for one in footer.devices],
+        "sources": [
+            {
+                "path": one.path,
+                "format": one.format,
+                "rank": one.rank,
+                "world_size": one.world_size,
+                "truncated_at": one.truncated_at,
+            }
+            for one in footer.sources
+        ],
+        "events": {
+            "read": footer.ledger.read,
+            "stored": footer.ledger.stored,
+            "by_kind": footer.ledger.by_kind,
+            "skipped": footer.ledger.skipped,
+            "repaired": footer.ledger.repaired,
+        },
+    }
+
+
+def _plain(results: Mapping[str, Result]) -> Row:
+    return {name: result.to_json() for name, result in results.items()}
+
+
+def _json(value: object) -> str:
+    return json.dumps(_valued(value), indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def _valued(value: object) -> object:
+    """What JSON can say: sums stay integers, no NaN, times and the like as text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _valued(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_valued(one) for one in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _as_json(table: pa.Table) -> str:
+    return _json(_rows(table))
+
+
+def _as_csv(table: pa.Table) -> str:
+    text = io.StringIO()
+    rows = _rows(table)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_columns(table))
+    for row in rows:
+        writer.writerow([json.dumps(one) if isinstance(one, (list, dict)) else one for one in row.values()])
+    return text.getvalue().removesuffix("\n")
+
+
+def _as_table(table: pa.Table) -> str:
+    from tracekit.report_text import grid
+
+    return "\n".join(grid(_columns(table), _rows(table)))
+
+
+def _columns(table: pa.Table) -> list[str]:
+    """Column names, told apart where a query gives two the same."""
+    names: list[str] = []
+    for name in table.column_names:
+        unique, number = name, 1
+        while unique in names:
+            unique, number = f"{name}_{number}", number + 1
+        names.append(unique)
+    return names
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    renamed = table.rename_columns(_columns(table))
+    return [{key: _valued(one) for key, one in row.items()} for row in renamed.to_pylist()]
+
+
+_WRITERS: Mapping[str, Callable[[pa.Table], str]] = {"table": _as_table, "json": _as_json, "csv": _as_csv}
