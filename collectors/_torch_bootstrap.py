@@ -25,6 +25,7 @@ import io
 import json
 import os
 import pkgutil
+import re
 import runpy
 import signal
 import sys
@@ -35,8 +36,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# The profiler's own bookkeeping on stderr. Its warnings are let through.
-KINETO_CHATTER = (b"USDT:", b"STAGE:", b"INFO:")
+# The profiler's own bookkeeping on stderr, and what a CUDA build says of a machine without a GPU. Other warnings and
+# errors are let through.
+KINETO_CHATTER = re.compile(rb"(USDT|STAGE|INFO):|ERROR:.*gpuGetDeviceCount failed")
 FATAL_SIGNALS = ("SIGTERM", "SIGHUP")
 
 
@@ -212,7 +214,7 @@ def filtered_stderr() -> Iterator[None]:
             os.close(saved)
             held.seek(0)
             for line in held:
-                if not line.startswith(KINETO_CHATTER):
+                if not KINETO_CHATTER.match(line):
                     os.write(2, line)
 
 

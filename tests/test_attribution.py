@@ -192,16 +192,16 @@ def test_exclusive_time_against_painted_nanoseconds(tmp_path: Path, drawn: list[
         for (rank, device), ts, dur, kind in drawn
     ]
     expected: dict[tuple[int, int, str], int] = {}
-    for where in {row[0] for row in drawn}:
+    for rank, device in {row[0] for row in drawn}:
         painted: dict[int, str] = {}
-        here = [(ts, -dur, id, kind) for id, (place, ts, dur, kind) in enumerate(drawn) if place == where]
+        here = [(ts, -dur, id, kind) for id, (place, ts, dur, kind) in enumerate(drawn) if place == (rank, device)]
         for ts, negative, _, kind in sorted(here):
             category = ("gemm", "communication", "other")[kind]
-            expected.setdefault((*where, category), 0)
+            expected.setdefault((rank, device, category), 0)
             for nanosecond in range(ts, ts - negative):
                 painted.setdefault(nanosecond, category)
         for category in painted.values():
-            expected[(*where, category)] += 1
+            expected[rank, device, category] += 1
     result = analyze(tmp_path, rows)
     assert {row[:3]: row[3] for row in table(result, "rank", "device", "category", "exclusive_ns")} == expected
     for row in result.summary:

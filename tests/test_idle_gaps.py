@@ -268,7 +268,7 @@ def test_a_wait_of_another_thread_does_not_count(tmp_path: Path) -> None:
     ],
 )
 def test_copies_asynchronous_in_name_only(tmp_path: Path, copy: str, expected: str) -> None:
-    """.item(): cudaMemcpyAsync returns when the copy is done, and then cudaStreamSynchronize has nothing to wait for."""
+    """.item(): cudaMemcpyAsync returns when the copy is done; cudaStreamSynchronize then has nothing to wait for."""
     rows = [
         op(0, 300 * US),
         launch(20 * US, 90 * US, name="cudaMemcpyAsync", parent_id=3),
@@ -401,5 +401,3 @@ def test_simulated_steps(tmp_path: Path, run: Run) -> None:
         for name in {*device.idle_by_cause, *row["by_cause"]}:
             difference = abs(device.idle_by_cause.get(name, 0) - row["by_cause"].get(name, 0))
             assert difference <= 0.02 * device.span_ns, (name, device.idle_by_cause, row["by_cause"])
-
-

@@ -97,23 +97,39 @@ def path(tmp_path: Path) -> Path:
     [
         (b"[]", [], {}),
         (b" [ ] ", [], {}),
-        (b'{"traceEvents": []}', [], {}),
-        (b'{"traceEvents": [], "b": {"c": [1]}}', [], {"b": {"c": [1]}}),
+        (b'{"traceEvents": []}', [], {"traceEvents": []}),
+        (b'{"traceEvents": [], "b": {"c": [1]}}', [], {"traceEvents": [], "b": {"c": [1]}}),
         (b'\xef\xbb\xbf[{"ph": "X"}]', [{"ph": "X"}], {}),
         (b'\xef\xbb\xbf{"a": 1, "traceEvents": [{"ph": "X"}]}', [{"ph": "X"}], {"a": 1, "traceEvents": []}),
         (b'{"traceEvents": {"traceEvents": [{"ph": "X"}]}}', [{"ph": "X"}], {"traceEvents": {"traceEvents": []}}),
-        (b'{"traceEvents": {"x": [{}], "traceEvents": [{"ph": "X"}], "z": 1}, "y": 2}', [{"ph": "X"}], {"y": 2}),
+        (
+            b'{"traceEvents": {"x": [{}], "traceEvents": [{"ph": "X"}], "z": 1}, "y": 2}',
+            [{"ph": "X"}],
+            {"traceEvents": {"x": [{}], "traceEvents": []}, "y": 2},
+        ),
         (b'[null, {"ph": "X"}, null]', [None, {"ph": "X"}, None], {}),
-        (b'{"a": "\\"traceEvents\\": [", "traceEvents": [{"a": "]}"}], "b": "["}', [{"a": "]}"}], {"b": "["}),
-        (b'{"a": {"traceEvents": [1]}, "b": "traceEvents", "traceEvents": [{}]}', [{}], {"a": {"traceEvents": [1]}}),
-        (b'{"traceEvents": [{}], "devices": [{"id": 0}, {"id": 1}]}', [{}], {"devices": [{"id": 0}, {"id": 1}]}),
+        (
+            b'{"a": "\\"traceEvents\\": [", "traceEvents": [{"a": "]}"}], "b": "["}',
+            [{"a": "]}"}],
+            {"a": '"traceEvents": [', "traceEvents": [], "b": "["},
+        ),
+        (
+            b'{"a": {"traceEvents": [1]}, "b": "traceEvents", "traceEvents": [{}]}',
+            [{}],
+            {"a": {"traceEvents": [1]}, "b": "traceEvents", "traceEvents": []},
+        ),
+        (
+            b'{"traceEvents": [{}], "devices": [{"id": 0}, {"id": 1}]}',
+            [{}],
+            {"traceEvents": [], "devices": [{"id": 0}, {"id": 1}]},
+        ),
     ],
 )
 def test_small_documents(path: Path, text: bytes, events: list[Any], around: Json, tiny_reads: None) -> None:
     outcome = read(path, text)
     assert outcome.events == events
     assert outcome.closed_properly
-    assert around.items() <= outcome.around.items() or "y" in around
+    assert outcome.around == around
 
 
 @pytest.mark.parametrize(
@@ -136,7 +152,8 @@ def test_documents_without_an_array(path: Path, text: bytes, error: type[Traceki
 def test_keys_around_the_array_are_read_though_broken(path: Path) -> None:
     outcome = read(
         path,
-        b'{"host": "\xff", "peak": inf, "baseTimeNanoseconds": 5, "traceEvents": [{"a": 1}], "traceName": "C:\\Users\\x"}',
+        b'{"host": "\xff", "peak": inf, "baseTimeNanoseconds": 5, '
+        b'"traceEvents": [{"a": 1}], "traceName": "C:\\Users\\x"}',
     )
     assert outcome.events == [{"a": 1}]
     assert outcome.around == {
@@ -156,7 +173,7 @@ def test_one_event_larger_than_any_buffer(path: Path) -> None:
 
 
 def test_values_that_are_no_objects_are_counted(path: Path) -> None:
-    outcome = read(path, b'[1, {"ph": "X"}, [{"ph": "Y"}, {"ph": "Z"}], "a, {", true, {"ph": "V"}]', piece_bytes=8)
+    outcome = read(path, b'[1, {"ph": "X"}, [{"a": 1}, {}], "a, {", true, {"ph": "V"}]', piece_bytes=8)
     assert outcome.events == [{"ph": "X"}, {"ph": "V"}]
     assert outcome.skipped == {"not an object": 4}
     assert outcome.closed_properly
@@ -179,13 +196,14 @@ TRAPS = (
     "a\tb",
     "",
 )
-KEYS = ("ph", "name", "ts", "traceEvents", "args", 'a"b', "},{", "")
+KEYS = ("ph", "name", "tid", "traceEvents", "args", 'a"b', "},{", "")
 scalars = st.one_of(st.sampled_from(TRAPS), st.text(max_size=8), st.integers(-9, 10**18), st.booleans(), st.none())
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(KEYS), inner, max_size=3), st.lists(
-            st.dictionaries(st.sampled_from(KEYS), inner, max_size=2), max_size=4)
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+        st.lists(st.dictionaries(st.sampled_from(KEYS), inner, max_size=2), max_size=4),
     ),
     max_leaves=8,
 )
@@ -209,14 +227,15 @@ def dump(document: object, indent: int | str | None, ascii_only: bool) -> bytes:
     ascii_only=st.booleans(),
     bom=st.booleans(),
     piece_bytes=st.integers(1, 200),
-    read_bytes=st.integers(1, 100),
+    read_bytes=st.integers(3, 100),
 )
 @settings(
-    max_examples=700,
+    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_pieces_together_are_the_document(
+    *,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     events: list[Json],
@@ -229,12 +248,25 @@ def test_pieces_together_are_the_document(
     piece_bytes: int,
     read_bytes: int,
 ) -> None:
-    check(path, monkeypatch, events, head, tail, shape, indent, ascii_only, bom, piece_bytes, read_bytes)
+    check(
+        path,
+        monkeypatch,
+        events=events,
+        head=head,
+        tail=tail,
+        shape=shape,
+        indent=indent,
+        ascii_only=ascii_only,
+        bom=bom,
+        piece_bytes=piece_bytes,
+        read_bytes=read_bytes,
+    )
 
 
 def check(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    *,
     events: list[Json],
     head: Json,
     tail: Json,
@@ -273,21 +305,21 @@ def random_object(rng: random.Random, depth: int) -> Json:
     return {rng.choice(KEYS): random_value(rng, depth) for _ in range(rng.randrange(5))}
 
 
-def test_three_thousand_random_documents(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_thousand_random_documents(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(0)
-    for _ in range(3000):
+    for _ in range(2000):
         check(
             path,
             monkeypatch,
-            [random_object(rng, 3) for _ in range(rng.randrange(12))],
-            random_object(rng, 2),
-            random_object(rng, 2),
-            rng.choice(["object", "list", "nested"]),
-            rng.choice([None, 0, 1, 4, "\t", "minified"]),
-            rng.random() < 0.5,
-            rng.random() < 0.1,
-            rng.randrange(1, 300),
-            rng.randrange(1, 100),
+            events=[random_object(rng, 3) for _ in range(rng.randrange(12))],
+            head=random_object(rng, 2),
+            tail=random_object(rng, 2),
+            shape=rng.choice(["object", "list", "nested"]),
+            indent=rng.choice([None, 0, 1, 4, "\t", "minified"]),
+            ascii_only=rng.random() < 0.5,
+            bom=rng.random() < 0.1,
+            piece_bytes=rng.randrange(5, 300),
+            read_bytes=rng.randrange(5, 200),
         )
 
 
@@ -347,8 +379,31 @@ def test_an_unreadable_event_is_lost_alone(
     texts[broken] = damage
     head = b'{"traceEvents": ['
     outcome = read(path, head + b", ".join(texts) + b'], "traceName": "x"}', piece_bytes)
-    # Its keys are not in the order of the others, so they have to be looked for.
     assert outcome.events == [event | {"ph": "X"} for event in EVENTS[:broken] + EVENTS[broken + 1 :]]
     assert outcome.skipped == {UNREADABLE: 1}
     assert outcome.first_unreadable == len(head) + sum(len(text) + 2 for text in texts[:broken])
     assert outcome.closed_properly
+
+
+def test_damage_of_a_byte_or_two_costs_no_more_than_the_events_it_is_in(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    for _ in range(1500):
+        monkeypatch.setattr(json_pieces, "_READ_BYTES", rng.randrange(5, 200))
+        events = [random_object(rng, 3) | {"ph": "X", "name": f"event {number}"} for number in range(8)]
+        events = [{"ph": "X"} | event for event in events]
+        texts = [dump(event, rng.choice([None, 1]), rng.random() < 0.5) for event in events]
+        hurt = rng.randrange(len(texts))
+        texts[hurt] = damaged(texts[hurt], rng)
+        outcome = read(path, b'{"traceEvents": [' + b", ".join(texts) + b"]}", rng.randrange(5, 300))
+        found = [event["name"] for event in outcome.events if str(event.get("name")).startswith("event ")]
+        neighbours = {hurt - 1, hurt, hurt + 1}
+        missing = {number for number in range(8) if f"event {number}" not in found}
+        assert missing <= neighbours, b", ".join(texts)
+
+
+def damaged(text: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(text))
+    junk = bytes([rng.choice(b'"{}[],:\\ x0\xff\n')])
+    return text[:at] + rng.choice([b"", junk]) + text[at + rng.randrange(2) :]

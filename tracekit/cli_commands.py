@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -158,7 +159,7 @@ def _opened(path: Path, rules: tuple[Path, ...], allow_partial: bool) -> Iterato
 @contextmanager
 def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
     """A progress bar per file on a terminal; nothing else."""
-    if not click.get_text_stream("stderr").isatty():
+    if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -47,14 +47,14 @@ class Piece:
     """
 
     offset: int
-    raw: bytes
+    raw: bytes | memoryview
     cut: int
     tail: bytes | None = None
 
     @property
     def text(self) -> bytes:
         """The piece as a JSON array."""
-        return b"[" + self.raw[: self.cut] + b"]"
+        return b"".join([b"[", self.raw[: self.cut], b"]"])
 
 
 class EventArray:
@@ -97,7 +97,7 @@ class EventArray:
 
     def push_back(self, *pieces: Piece) -> None:
         """Return pieces, in order and consecutive, whose proof failed or that come after one that failed."""
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         for piece in pieces:
             parts.append(piece.raw)
             if piece.tail is not None:
@@ -121,20 +121,21 @@ class EventArray:
         self._skip_separator()
         self._fill(2 * self._piece_bytes)
         while True:
-            final = self._ended or len(self._buffer) > _EVENT_LIMIT
+            ended = self._ended  # which may change while `closes` looks ahead
+            final = ended or len(self._buffer) > _EVENT_LIMIT
             scan = scan_events(self._buffer, 0, self._piece_bytes, final=final, closes=self._ends_at)
-            if scan.closed_at is not None or scan.read or final:
+            if scan.closed_at is not None or scan.end or final:
                 break
             self._fill(2 * len(self._buffer))
-        if self._ended and scan.incomplete:
+        if ended and scan.incomplete:
             self._end_within_unreadable(scan)
         if scan.first_unreadable is not None:
             scan.first_unreadable += self.offset
         if scan.closed_at is not None:
             self._close(scan.closed_at)
-        elif self._ended and (scan.incomplete or scan.end >= len(self._buffer.rstrip(b", \t\r\n"))):
+        elif ended and (scan.incomplete or scan.end >= len(self._buffer.rstrip(b", \t\r\n"))):
             self._cut_short(scan.end)
-        elif not scan.read:  # no event begins anywhere in _EVENT_LIMIT bytes
+        elif not scan.end:  # no event begins anywhere in _EVENT_LIMIT bytes
             scan.skip(UNREADABLE, 0)
             scan.first_unreadable = self.offset
             self._take(len(self._buffer))
@@ -197,7 +198,7 @@ class EventArray:
             if end < len(self._buffer) or self._ended:
                 break
             self._fill(end + 1)  # what is pushed back must be whole
-        piece = Piece(self.offset, self._buffer[:end], cut)
+        piece = Piece(self.offset, memoryview(self._buffer)[:end], cut)  # no copy: it would be the dearest step here
         self._buffer = self._buffer[end:]
         self.offset += end
         return piece
@@ -274,7 +275,8 @@ def tail_object(tail: bytes, depth: int) -> dict[str, object] | None:
     if depth == 0:
         return {} if not text else None
     around = b'{"":' * (depth - 1) + b"{"
-    return _object(around + (b'"":0' + text if text.startswith(b",") else text))
+    value = _object(around + (b'"":0' + text if text.startswith(b",") else text))
+    return None if value is None else {key: kept for key, kept in value.items() if key}
 
 
 def head_object(head: bytes) -> dict[str, object]:

@@ -37,7 +37,14 @@ _BARE_NON_FINITE = re.compile(r"(?<=[:,\[\s])[-+]?(?:inf(?:inity)?|nan)(?=[\s,}\
 _LONE_BACKSLASH = re.compile(r'\\\\|\\"|\\')
 _ILLEGAL_ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CONTROLS = re.compile(r"[\x00-\x1f]")
-_BETWEEN_TOKENS = re.compile(rb"(?:[\s:,\d.+\-eE]|true|false|null|(?i:inf(?:inity)?|nan))*")
+_ATOMS = rb"(?:[\s:,\d.+\-eE]|true|false|null|(?i:inf(?:inity)?|nan))*"
+# What can stand between two tokens, by whether the first opens a bracket and whether the second closes one.
+_BETWEEN = {
+    (True, True): re.compile(rb"\s*(?![,:])" + _ATOMS),
+    (True, False): re.compile(rb"\s*(?![,:])" + _ATOMS),
+    (False, True): re.compile(rb"\s*(?:[,:]" + _ATOMS + rb")?"),
+    (False, False): re.compile(rb"\s*[,:]" + _ATOMS),
+}
 _NEAR = 1 << 16  # an event is mostly shorter: the next one is looked for so far ahead before brackets are counted
 _BRACE, _BRACKET, _CLOSING_BRACKET = b"{[]"
 _NANOSECOND = Decimal("0.001")
@@ -144,9 +151,9 @@ def _next_value(buffer: bytes, position: int, scan: Scan, *, final: bool) -> tup
         if token == _CLOSING_BRACKET:
             return None, at
         end = _walk(buffer, at).end if token == _BRACKET else None
-        if end is None:
+        if end is None or NEXT_EVENT.search(buffer, at, end):  # of a list of events only the bracket is passed over
             string = _TOKEN.match(buffer, at)
-            if string is not None and string.end() - at == 1 and token in b'["' and not final:
+            if end is None and string is not None and string.end() - at == 1 and token in b'["' and not final:
                 return at, None
             scalar = string or _SCALAR.match(buffer, at)
             assert scalar is not None
@@ -161,42 +168,46 @@ def _next_value(buffer: bytes, position: int, scan: Scan, *, final: bool) -> tup
 class _Walk:
     """A value as the quotes have it. end: behind its last bracket, None if it is not in the buffer.
 
-    damage: first place that no JSON value can have. lists: from where to where outermost lists within it go.
+    damage: first place that no JSON value can have. inside: from where to where outermost lists within it go, and a
+    string without an end.
     """
 
     end: int | None
     damage: int | None
-    lists: tuple[tuple[int, int], ...]
+    inside: tuple[tuple[int, int], ...]
 
 
 def _walk(buffer: bytes, opening: int) -> _Walk:
-    lists: list[tuple[int, int]] = []
+    inside: list[tuple[int, int]] = []
     brackets = bytearray()
     list_start = last = opening
+    opened = True
     for match in _TOKEN.finditer(buffer, opening):
         at = match.start()
         token = buffer[at]
-        if _BETWEEN_TOKENS.fullmatch(buffer, last, at) is None:
-            return _Walk(None, last, tuple(lists))
+        if _BETWEEN[opened, token in b"}]"].fullmatch(buffer, last, at) is None:
+            return _Walk(None, last, tuple(inside))
+        opened = token in b"{["
         last = match.end()
         if token == 0x22:
             if last - at == 1:
+                inside.append((at, len(buffer)))
                 break
         elif token in b"{[":
             if token == _BRACKET and _BRACKET not in brackets[1:]:
                 list_start = at
             brackets.append(token)
         elif brackets[-1] != token - 2:  # in ASCII a closing bracket is two behind its opening one
-            return _Walk(None, at, tuple(lists))
+            return _Walk(None, at, tuple(inside))
         else:
             brackets.pop()
             if not brackets:
-                return _Walk(last, None, tuple(lists))
+                return _Walk(last, None, tuple(inside))
             if token == _CLOSING_BRACKET and _BRACKET not in brackets[1:]:
-                lists.append((list_start, last))
+                inside.append((list_start, last))
     if _BRACKET in brackets[1:]:
-        lists.append((list_start, len(buffer)))
-    return _Walk(None, None, tuple(lists))
+        inside.append((list_start, len(buffer)))
+    return _Walk(None, None, tuple(inside))
 
 
 def _following(buffer: bytes, opening: int, walk: _Walk) -> int | None:
@@ -204,15 +215,15 @@ def _following(buffer: bytes, opening: int, walk: _Walk) -> int | None:
     for match in NEXT_EVENT.finditer(buffer, opening):
         at = match.start()
         damaged = walk.damage is not None and at >= walk.damage
-        if damaged or not any(low <= at < high for low, high in walk.lists):
+        if damaged or not any(low <= at < high for low, high in walk.inside):
             return at + 1
     return None
 
 
 def goes_on_inside(buffer: bytes, opening: int, position: int) -> bool:
-    """Whether `position` is, without any sign of damage before it, inside a list of the event that opens there."""
+    """Whether `position` is inside a list or a string of the event that opens there, without a sign of damage."""
     walk = _walk(buffer, opening)
-    return walk.damage is None and any(low <= position < high for low, high in walk.lists)
+    return walk.damage is None and any(low <= position < high for low, high in walk.inside)
 
 
 def _read_event(buffer: bytes, opening: int, scan: Scan, *, final: bool) -> int | None:

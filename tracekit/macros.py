@@ -27,7 +27,7 @@ class MacroDoc:
 
 
 def parse_macros(sql: str) -> tuple[MacroDoc, ...]:
-    """All macros, views and tables that an SQL text creates, in order. A statement ends with `;` at the end of a line."""
+    """All macros, views and tables that an SQL text creates, in order. A statement ends with `;` at a line's end."""
     found: list[MacroDoc] = []
     header: list[str] = []
     lines = iter(sql.splitlines())

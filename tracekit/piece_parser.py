@@ -97,12 +97,12 @@ class PieceParser:
             cursor.close()
         self._database.close()
 
-    def submit(self, spool: Spool, text: bytes, cut: int) -> Future[Part]:
+    def submit(self, spool: Spool, text: bytes | memoryview, cut: int) -> Future[Part]:
         """Parse events `text[:cut]`; the future raises duckdb.Error if they are not exactly a list of events."""
         sample, self._sampled = not self._sampled, True
         return self._pool.submit(self._parse, spool, text, cut, sample)
 
-    def _parse(self, spool: Spool, text: bytes, cut: int, sample: bool) -> Part:
+    def _parse(self, spool: Spool, text: bytes | memoryview, cut: int, sample: bool) -> Part:
         cursor = self._cursors.pop()
         try:
             with _piece_file(self._directory, text, cut) as name:
@@ -143,7 +143,7 @@ class PieceParser:
 
 
 @contextmanager
-def _piece_file(directory: Path, text: bytes, cut: int) -> Iterator[str]:
+def _piece_file(directory: Path, text: bytes | memoryview, cut: int) -> Iterator[str]:
     """A file with the piece as a JSON array, for as long as it is needed."""
     room = shutil.disk_usage(_MEMORY).free if os.access(_MEMORY, os.W_OK) else 0
     where = _MEMORY if room > _ROOM_FOR_PIECES * cut else directory

@@ -179,7 +179,8 @@ def _causes(idle: Result) -> list[Text]:
     gaps = Counter(idle.table["cause"].to_pylist())
     lines = [_line(("Idle time by cause", "bold underline"))]
     for cause, ns in sorted(by_cause.items(), key=lambda item: (-item[1], item[0])):
-        lines.append(Text(f"  {cause:<18} {time(ns):>14} {ns / span:>7.1%} of span  {gaps[cause]:>9,} gaps"))
+        count = f"{gaps[cause]:>9,} gap{'s' * (gaps[cause] != 1)}"
+        lines.append(Text(f"  {cause:<18} {time(ns):>14} {ns / span:>7.1%} of span  {count}"))
     return lines
 
 

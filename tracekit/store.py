@@ -77,8 +77,10 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
     )
     try:
         connection.execute("SET parquet_metadata_cache = true")  # every macro is bound against the file
-        connection.execute(f"SET allowed_paths = [{_literal(path)}]")
-        connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({_literal(path)})")
+        # `*`, `?` and `[` in the file's name are patterns to DuckDB; in brackets each stands for itself.
+        pattern = re.sub(r"([*?[])", r"[\1]", str(path))
+        connection.execute(f"SET allowed_paths = [{_literal(str(path))}, {_literal(pattern)}]")
+        connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({_literal(pattern)})")
         connection.execute("SET enable_external_access = false")
         _create(connection, "footer_sources", _sources_table(footer))
         _create(connection, "footer_devices", _devices_table(footer))
@@ -133,9 +135,9 @@ def _any_of(names: set[str]) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b", re.IGNORECASE)
 
 
-def _literal(path: Path) -> str:
-    """An SQL string. DuckDB takes a path as it is if such a file exists, so `*` and `[` in it are no pattern."""
-    return "'" + str(path).replace("'", "''") + "'"
+def _literal(text: str) -> str:
+    """An SQL string: settings and views take no bound parameters."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _create(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
