@@ -184,7 +184,7 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "launches_without_device_work",
         "warn" if rows and silent["count"] > threshold * silent["total"] else "ok",
         silent["count"],
-        f"of {silent['total']:,} launch calls{_named(silent)}",
+        f"{silent['count']:,} of {silent['total']:,} launch calls{_named(silent)}",
         silent["example"],
     )
     graphs = measured["graph_launches_without_work"]
@@ -192,7 +192,7 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "graph_launches_without_work",
         "fail" if graphs["count"] > threshold * graphs["total"] else "ok",
         graphs["count"],
-        f"of {graphs['total']:,} graph replays"
+        f"{graphs['count']:,} of {graphs['total']:,} graph replays"
         + (": their kernels were not recorded, so their time looks idle and is not" if graphs["count"] else ""),
         graphs["example"],
     )
@@ -201,10 +201,10 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "device_work_without_launch",
         "warn" if orphans["count"] > threshold * orphans["total"] else "ok",
         orphans["count"],
-        f"of {rows:,} device rows, {head['count']:,} of them queued before the recording began: counted as busy, but "
-        "step and cause unknown"
+        f"{orphans['count']:,} of {rows:,} device rows, {head['count']:,} of them queued before the recording "
+        "began: counted as busy, but step and cause unknown"
         if orphans["count"]
-        else f"of {rows:,} device rows",
+        else f"0 of {rows:,} device rows",
         orphans["example"],
     )
     skew = measured["starts_before_launch"]
@@ -259,7 +259,8 @@ def _step_checks(measured: Mapping[str, Row], by_rank: list[Row], footer: Footer
             "steps_without_device_work",
             "warn" if unusable else "ok",
             empty["count"],
-            f"of {empty['total']:,} steps" + (": this trace is unusable for per-step timing" if unusable else ""),
+            f"{empty['count']:,} of {empty['total']:,} steps"
+            + (": this trace is unusable for per-step timing" if unusable else ""),
             empty["example"],
         )
     memory = measured["memory_events"]["count"]

@@ -129,7 +129,7 @@ def _findings(trace: Trace, table: pa.Table, summary: list[Row], parameters: Map
         if share >= float(parameters["finding_share"] or 0):
             where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
             if len(hit) > 1:
-                where += f", the worst of {len(hit)} devices"
+                where += f", the worst of {len(hit)}"
             gaps = _gaps_of(table, cause, worst)
             yield _finding(trace, cause, gaps, share=share, where=where, parameters=parameters)
 

@@ -14,12 +14,15 @@ In interleaved rounds, each in a fresh process, over one simulated, pretty-print
 orjson is timed inside its process, so that starting Python and importing orjson cost it nothing; tracekit from
 outside, with start, imports and exit. The file is in the page cache for all. Memory is the largest sum, sampled every
 20 ms, of the resident memory of the process and its children; pages of the spool that are mapped into memory count.
-Seconds are medians, ratios are medians of the ratios within one round. Nothing is asserted: the exit code is 0.
+Seconds are medians, ratios are medians of the ratios within one round; "CPU s" are those of all cores, which other work
+on the machine stretches less. tracekit uses two cores and more, so a busy machine holds it back more than it does
+orjson. Nothing is asserted: the exit code is 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 from dataclasses import dataclass, field
@@ -52,11 +55,13 @@ class Case:
 
     name: str
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
     def add(self, usage: Usage, seconds: float | None = None) -> None:
         """Note one round; `seconds` if the process timed itself."""
         self.seconds.append(usage.seconds if seconds is None else seconds)
+        self.cpu_seconds.append(usage.cpu_seconds)
         self.peak_bytes = max(self.peak_bytes, usage.peak_bytes)
 
     def ratio(self, other: Case) -> float:
@@ -80,6 +85,7 @@ def compare(megabytes: int, rounds: int, folder: Path, *, gz: bool, yardstick: b
     loaded, loaded_gc_off = Case("orjson"), Case("orjson, gc off")
     plain, compressed = Case("convert"), Case("convert gz")
     _warm(file)
+    busy = f"load on {os.cpu_count()} cores before the start: {os.getloadavg()[0]:.1f}"
     for _ in range(rounds):
         if yardstick:
             for case, collector in ((loaded, "on"), (loaded_gc_off, "off")):
@@ -89,20 +95,21 @@ def compare(megabytes: int, rounds: int, folder: Path, *, gz: bool, yardstick: b
         if gz:
             compressed.add(convert(zipped, out))
     events = pq.ParquetFile(out).metadata.num_rows
+    size_mb, each = file.stat().st_size / 1e6, out.stat().st_size / events
+    print(f"\n{size_mb:,.0f} MB, {events:,} events stored in {each:.1f} bytes each; {busy}")
     print(
-        f"\n{file.stat().st_size / 1e6:,.0f} MB, {events:,} events stored, {out.stat().st_size / events:.1f} bytes each"
+        f"{'':16}{'seconds':>9}{'x orjson':>10}{'x gc off':>10}{'x plain':>9}{'CPU s':>8}{'peak MB':>9}{'events/s':>12}"
     )
-    print(f"{'':16}{'seconds':>9}{'x orjson':>10}{'x gc off':>10}{'x plain':>9}{'peak MB':>9}{'events/s':>12}")
     cases = [case for case in (loaded, loaded_gc_off, plain, compressed) if case.seconds]
     for case in cases:
         by_orjson = f"{case.ratio(loaded):.2f}" if yardstick else "-"
         by_gc_off = f"{case.ratio(loaded_gc_off):.2f}" if yardstick else "-"
         by_plain = f"{case.ratio(plain):.2f}" if case is compressed else ""
         seconds = statistics.median(case.seconds)
+        cpu = statistics.median(case.cpu_seconds)
         rate = f"{events / seconds:,.0f}" if case in (plain, compressed) else ""
-        print(
-            f"{case.name:16}{seconds:9.2f}{by_orjson:>10}{by_gc_off:>10}{by_plain:>9}{case.peak_bytes / 1e6:9,.0f}{rate:>12}"
-        )
+        ratios = f"{by_orjson:>10}{by_gc_off:>10}{by_plain:>9}"
+        print(f"{case.name:16}{seconds:9.2f}{ratios}{cpu:8.2f}{case.peak_bytes / 1e6:9,.0f}{rate:>12}")
     _judge(megabytes, loaded, plain, compressed)
     for path in (file, zipped, out):
         path.unlink(missing_ok=True)

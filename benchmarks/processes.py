@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,10 @@ _SAMPLES_PER_LOOK = 10  # looking for new children reads all of /proc, too dear 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Seconds from before the start to after the end; the largest sum of resident memory; what was printed."""
+    """Seconds from before the start to after the end, and of all cores; largest resident memory; what was printed."""
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     output: str
 
@@ -39,17 +41,18 @@ def run(command: Sequence[str]) -> Usage:
         peak = [0]
         sampler = threading.Thread(target=_sample, args=(process.pid, over, peak))
         sampler.start()
-        code = process.wait()
+        _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         over.set()
         sampler.join()
+        code = process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         talk.seek(0)
         if code:
             raise RuntimeError(
                 f"{' '.join(command)} failed with {code}: {talk.read().decode(errors='replace')[-2000:]}"
             )
-        return Usage(seconds, peak[0], output.read().decode())
+        return Usage(seconds, used.ru_utime + used.ru_stime, peak[0], output.read().decode())
 
 
 def _sample(pid: int, over: threading.Event, peak: list[int]) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tracekit.errors import CaptureError
+from tracekit.errors import CaptureError, UsageError
 
 _FORWARDED = [
     getattr(signal, name)
@@ -24,6 +25,7 @@ _FORWARDED = [
 ]
 _STOPPING = {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"}
 _WAKE_S = 0.5  # in case SIGCHLD is lost
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,18 @@ class Ended:
 
     def __str__(self) -> str:
         if self.status < 0:
-            return f"was ended by {signal.Signals(-self.status).name}"
+            known = -self.status in set(signal.Signals)
+            return f"was ended by {signal.Signals(-self.status).name if known else f'signal {-self.status}'}"
         return f"exited with status {self.status}"
 
 
 def run_child(command: Sequence[str]) -> Ended:
     """Run a command with our standard streams and environment, and wait for it, however long it takes.
 
-    Raises CaptureError if it cannot be started.
+    Raises CaptureError if it cannot be started, UsageError on a system without its signals.
     """
+    if os.name != "posix":
+        raise UsageError("programs can be recorded on Linux and macOS; trace files are read everywhere")
     own_group = not _in_foreground()
     waited = {*_FORWARDED, signal.SIGCHLD}
     stopped_by: str | None = None
@@ -97,7 +102,9 @@ def _blocked(numbers: set[signal.Signals]) -> Iterator[set[int]]:
 
 def _next_signal(numbers: set[signal.Signals]) -> tuple[int, bool]:
     """The next signal (0 after a while without one), and whether a process sent it rather than the kernel."""
-    if not hasattr(signal, "sigtimedwait"):  # macOS
-        return int(signal.sigwait(numbers)), False
+    if not hasattr(signal, "sigtimedwait"):  # macOS: all signals count as the terminal's
+        time.sleep(_POLL_S)
+        pending = signal.sigpending() & set(numbers)
+        return (int(signal.sigwait(pending)) if pending else 0), False
     info = signal.sigtimedwait(numbers, _WAKE_S)
     return (info.si_signo, info.si_code <= 0) if info is not None else (0, False)

@@ -196,7 +196,7 @@ def _describe(source: SourceRead, metadata: dict[str, Any]) -> None:
     if isinstance(distributed, dict):
         source.rank = _integer(distributed.get("rank"))
         source.world_size = _integer(distributed.get("world_size"))
-    if source.rank is not None and source.rank >= 0:
+    if source.rank is not None and 0 <= source.rank < 1 << 31:
         source.rank_from = "distributedInfo"
     elif (match := _RANK_IN_NAME.search(source.path.name)) is not None:
         source.rank, source.rank_from = int(match.group(1)), "file name"
@@ -207,10 +207,11 @@ def _describe(source: SourceRead, metadata: dict[str, Any]) -> None:
         key: metadata[key]
         for key in CAPTURE_KEYS
         if isinstance(metadata.get(key), (int, float))
-        or key in metadata
-        and key.endswith("_version")
-        and isinstance(metadata[key], str)
-        and re.fullmatch(r"[\w.+-]{1,40}", metadata[key])
+        or (
+            key.endswith("_version")
+            and isinstance(metadata.get(key), str)
+            and re.fullmatch(r"[\w.+-]{1,40}", metadata[key])
+        )
     }
     properties = metadata.get("deviceProperties")
     for position, device in enumerate(properties if isinstance(properties, list) else []):

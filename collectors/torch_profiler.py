@@ -1,6 +1,8 @@
 """Record a Python program with torch.profiler, from `import torch` to its end, in the program's own interpreter.
 
-One process is recorded: the one started. The program needs no change and no tracekit in its environment.
+One process is recorded: the one started. The program needs no change and no tracekit in its environment. On a machine
+with GPUs the profiler initialises CUDA in that process as soon as torch is imported, so a program that forks workers
+which then use the GPU cannot be recorded this way.
 """
 
 from __future__ import annotations

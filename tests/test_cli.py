@@ -300,6 +300,19 @@ def test_sql_that_is_refused(trace: Path, query: str) -> None:
     assert result.stderr.startswith("tracekit: ")
 
 
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_names_beyond_the_terminals_encoding(tmp_path: Path, form: str) -> None:
+    path = write_trace(tmp_path / "t.parquet", [kernel(0, 1, name="é漢")])
+    query = "SELECT name FROM kernels WHERE name = 'é漢'"
+    command = [sys.executable, "-m", "tracekit", "sql", str(path), query, "--format", form]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, **locale})
+    if form == "json":
+        assert json.loads(shown.stdout) == [{"name": "é漢"}]
+    else:  # click writes UTF-8 where the locale says ASCII; other encodings get escapes
+        assert "é漢".encode() in shown.stdout or rb"\xe9\u6f22" in shown.stdout
+
+
 # ---- convert ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
-from tracekit.collectors.torch_profiler import Program, parse_command
-from tracekit.errors import UsageError
+from tracekit.cli import main
+from tracekit.cli_collect import _write_trace
+from tracekit.collectors import torch_profiler
+from tracekit.collectors._child import Ended
+from tracekit.collectors.torch_profiler import Program, Recording, parse_command
+from tracekit.errors import CaptureError, UnknownFormatError, UsageError
 
 pytest.importorskip("torch", reason="collect runs programs that import torch")
 
@@ -338,9 +343,6 @@ def test_other_script_is_refused(tmp_path: Path) -> None:
 
 
 def test_launches_without_kernels_fail_the_gate(tmp_path: Path) -> None:
-    from tracekit.cli_collect import _write_trace
-    from tracekit.errors import CaptureError
-
     row = {"ph": "X", "pid": 1, "tid": 1, "dur": 1}
     events = [{**row, "cat": "cpu_op", "name": "aten::mm", "ts": 1}]
     events += [
@@ -352,6 +354,24 @@ def test_launches_without_kernels_fail_the_gate(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="work on the GPU 2 times and not one kernel"):
         _write_trace(raw, tmp_path / "t.parquet", tmp_path / "draft.parquet", "serve.py exited with status 0 and")
     assert (tmp_path / "t.parquet").exists()
+
+
+def test_file_that_cannot_be_converted_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(program: Program, trace: Path, *, stacks: bool, shapes: bool) -> Recording:
+        trace.write_text("no trace")
+        return Recording(trace, Ended(0, None), 1.0, "2.1.0", ("CPU",), displaced=False, all_threads=stacks or shapes)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch_profiler, "record", record)
+    (tmp_path / "trace.json").write_text("older")
+    done = CliRunner().invoke(main, ["collect", "--", sys.executable, "-c", "pass"])
+    assert done.exit_code == UnknownFormatError.exit_code
+    assert "records only the thread that imported it" in done.stderr
+    assert "Wrote trace-1.json" in done.stderr
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "trace.json": "older",
+        "trace-1.json": "no trace",
+    }
 
 
 def test_killed_collector_takes_the_program_with_it(tmp_path: Path) -> None:

@@ -220,6 +220,12 @@ def test_blame_is_the_innermost_row_over_half_of_the_gap(tmp_path: Path) -> None
     assert cause(tmp_path, rows) == ("launch_bound", 5)
 
 
+def test_of_rows_that_start_together_the_inner_one_is_blamed(tmp_path: Path) -> None:
+    rows = [python(100 * US, 95 * US), python(100 * US, 90 * US, parent_id=3), op(100 * US, 80 * US, parent_id=4)]
+    rows += [op(100 * US, 40 * US, parent_id=5), launch(196 * US, 4 * US), kernel(200 * US, 9, launch_id=7)]
+    assert cause(tmp_path, rows) == ("launch_bound", 5)
+
+
 def test_no_row_over_half_of_the_gap_no_blame(tmp_path: Path) -> None:
     rows = [op(100 * US + i * 20 * US, 19 * US) for i in range(5)]
     rows += [launch(199 * US, US), kernel(200 * US, 9, launch_id=8)]
@@ -333,7 +339,7 @@ def test_savings_never_exceed_the_idle_time_of_a_device(tmp_path: Path) -> None:
                 row[link] += at // 5 * 5
     (finding,) = analyze(tmp_path, rows).findings
     assert finding.saving_high_ns == 300 * US
-    assert finding.title.endswith("on rank 0 device 0, the worst of 4 devices")
+    assert finding.title.endswith("on rank 0 device 0, the worst of 4")
 
 
 @pytest.mark.parametrize(

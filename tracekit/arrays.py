@@ -35,7 +35,7 @@ def is_null(column: pa.Array) -> Bools:
     if validity is None:
         return np.zeros(len(column), np.bool_)
     bits = np.unpackbits(np.frombuffer(validity, np.uint8), count=column.offset + len(column), bitorder="little")
-    return bits[column.offset :] == 0
+    return np.logical_not(bits[column.offset :])
 
 
 def integers(column: pa.Array, absent: int = 0) -> Int64s:

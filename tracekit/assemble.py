@@ -8,7 +8,7 @@ the order the source had.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,9 +77,10 @@ class Assembler:
         ts = _numbers(slim, "ts")
         end, unfinished = self._ends(slim, ts, unknown=self.source.spool.last_end())
         kind = _codes(slim, "kind", ENCLOSING_ORDER)
-        lane = self._lane(slim)
-        order = order_rows(ts, -end, kind, lane, _numbers(slim, "tie", _LAST))
-        order = _by_name_where_equal(order, slim, (ts, end, kind, lane, _numbers(slim, "tie", _LAST)))
+        lane = self._lane(slim)  # numbered as they come, hence no order
+        tie = _numbers(slim, "tie", _LAST)
+        order = order_rows(ts, -end, kind, self._rank(slim), _numbers(slim, "pid"), _numbers(slim, "tid"), tie)
+        order = _by_content_where_equal(order, slim, (ts, end, kind, lane, tie), tables)
         identity = self._identities(order)
         parent = np.empty(len(order), np.int64)
         operator = np.empty(len(order), np.int64)
@@ -96,21 +97,22 @@ class Assembler:
                 "dur": end[part] - ts[part],
                 "parent_id": parent[part],
             }
-            self._note_targets(table, columns["id"], operator[part], by_id, launches, operators)
+            self._note_targets(table, columns["id"][by_id], operator[part][by_id], by_id, (launches, operators))
             if "launch" in set(table.column("kind").unique().to_pylist()):
                 columns["op_id"] = operator[part]
             yield from self._by_kind(table, by_id, columns, unfinished[part])
 
     def _note_targets(
-        self, table: pa.Table, identity: Int64s, operator: Int64s, by_id: Int64s, launches: LinkIndex, ops: LinkIndex
+        self, table: pa.Table, identity: Int64s, operator: Int64s, by_id: Int64s, indexes: tuple[LinkIndex, LinkIndex]
     ) -> None:
-        """Remember the rows of this table that device rows may point to."""
+        """Remember the rows of this table, taken by id, that device rows may point to: launches and ops."""
+        launches, operators = indexes
         kinds = set(table.column("kind").unique().to_pylist())
         if "launch" in kinds:
-            launches.add(self._key(table)[by_id], identity[by_id], operator[by_id])
+            launches.add(self._key(table)[by_id], identity, operator)
         if "op" in kinds:
-            chosen = by_id[_of_kind(table, "op")[by_id]]
-            ops.add(_numbers(table, "external_id")[chosen], identity[chosen], identity[chosen])
+            chosen = _of_kind(table, "op")[by_id]
+            operators.add(_numbers(table, "external_id")[by_id][chosen], identity[chosen], identity[chosen])
 
     def _device_rows(self, table: pa.Table, launches: LinkIndex, operators: LinkIndex) -> Iterator[pa.Table]:
         ts = _numbers(table, "ts")
@@ -121,7 +123,7 @@ class Assembler:
             *(_numbers(table, name) for name in ("device", "stream", "correlation", "graph_node_id", "grid_x")),
         )
         order = order_rows(ts, *keys)
-        order = _by_name_where_equal(order, table, (ts, *keys))
+        order = _by_content_where_equal(order, table, (ts, *keys), [table])
         launch_id, op_id = launches.find(self._key(table))
         _, by_external_id = operators.find(_numbers(table, "external_id"))
         columns = {
@@ -213,9 +215,16 @@ class Assembler:
         result = pa.table(arrays, schema=event_schema())
         if unfinished[chosen].any():
             args = result.column("args").cast(pa.string())
-            marked = pc.if_else(pa.array(unfinished[chosen]), pc.coalesce(args, _UNFINISHED), args)
+            marked = pc.if_else(pa.array(unfinished[chosen]), _marked_as_unfinished(args), args)
             result = result.set_column(result.schema.get_field_index("args"), "args", marked.dictionary_encode())
         return result
+
+
+def _marked_as_unfinished(args: pa.ChunkedArray) -> pa.ChunkedArray:
+    """JSON objects, with a word on it where the profiler said none."""
+    rest = pc.replace_substring(args, "{", _UNFINISHED[:-1] + ", ", max_replacements=1)
+    marked = pc.if_else(pc.match_substring(args, '"finished"'), args, rest)
+    return pc.coalesce(marked, _UNFINISHED)
 
 
 def _concatenate(tables: list[pa.Table], names: tuple[str, ...]) -> pa.Table:
@@ -238,7 +247,8 @@ def _codes(table: pa.Table, name: str, order: dict[str, int]) -> Int64s:
 
 def _of_kind(table: pa.Table, kind: str) -> Bools:
     column = one_array(table.column("kind"))
-    return integers(column.indices) == column.dictionary.to_pylist().index(kind)
+    chosen: Bools = integers(column.indices) == column.dictionary.to_pylist().index(kind)
+    return chosen
 
 
 def _as(column_type: pa.DataType, column: pa.Array) -> pa.Array:
@@ -248,21 +258,47 @@ def _as(column_type: pa.DataType, column: pa.Array) -> pa.Array:
     return column.cast(column_type)
 
 
-def _by_name_where_equal(order: Int64s, table: pa.Table, keys: tuple[Int64s, ...]) -> Int64s:
-    """Rows that agree in all keys, by name: two files with the same events in another order must give the same ids."""
-    equal = np.ones(max(0, len(order) - 1), np.bool_)
+def _by_content_where_equal(order: Int64s, table: pa.Table, keys: tuple[Int64s, ...], tables: list[pa.Table]) -> Int64s:
+    """Rows that agree in all keys, by name, and of those with one name by all that `tables`, one after the other, say.
+
+    Two files with the same events in another order must give the same ids.
+    """
+    order = _settle(order, _agree(order, keys), lambda rows: _texts(table.column("name"), rows))
+    names = integers(one_array(table.column("name")).indices)
+
+    def contents(rows: Int64s) -> list[str]:
+        whole = _concatenate(tables, tuple({name for table in tables for name in table.column_names}))
+        taken = whole.take(int64_array(rows)).to_pylist()
+        return [str(sorted((name, value) for name, value in row.items() if value is not None)) for row in taken]
+
+    return _settle(order, _agree(order, (*keys, names)), contents)
+
+
+def _agree(order: Int64s, keys: tuple[Int64s, ...]) -> Bools:
+    """Whether each row but the first has the keys of the one before it."""
+    agree = np.ones(max(0, len(order) - 1), np.bool_)
     for key in keys:
         ordered = key[order]
-        equal &= ordered[1:] == ordered[:-1]
-    if not equal.any():
+        agree &= ordered[1:] == ordered[:-1]
+    return agree
+
+
+def _settle(order: Int64s, agree: Bools, describe: Callable[[Int64s], list[str]]) -> Int64s:
+    """Sort what agrees with its neighbours by a description of the rows."""
+    if not agree.any():
         return order
     tied = np.zeros(len(order), np.bool_)
-    tied[1:] |= equal
-    tied[:-1] |= equal
+    tied[1:] |= agree
+    tied[:-1] |= agree
     places = np.flatnonzero(tied)
+    group = np.concatenate([[0], np.cumsum(~agree)])[places]
     rows = order[places]
-    names = table.column("name").take(int64_array(rows)).to_pylist()
-    by_name = np.unique(np.array(names), return_inverse=True)[1]
-    result = order.copy()
-    result[places] = rows[np.lexsort((by_name, *(key[rows] for key in keys[::-1])))]
-    return result
+    texts = describe(rows)
+    number = {text: position for position, text in enumerate(sorted(set(texts)))}
+    settled: Int64s = order.copy()
+    settled[places] = rows[np.lexsort((np.array([number[text] for text in texts]), group))]
+    return settled
+
+
+def _texts(column: pa.ChunkedArray, rows: Int64s) -> list[str]:
+    return list(column.take(int64_array(rows)).to_pylist())

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,16 +81,38 @@ def collect(
     program = parse_command(command)
     for path in [output] if keep_raw is None else [output, keep_raw]:
         open_output(path, force)  # before the program runs, which may take an hour
-    with tempfile.TemporaryDirectory(prefix=".tracekit-", dir=output.parent) as folder:
+    with _terminated_tidily(), tempfile.TemporaryDirectory(prefix=".tracekit-", dir=output.parent) as folder:
         recording = record(program, Path(folder, _raw_name(program)), stacks=stack, shapes=shapes)
         _report_run(program, recording)
         raw = recording.path if keep_raw is None else _keep(recording.path, keep_raw)
-        _write_trace(raw, output, Path(folder, output.name), f"{program.label} {recording.ended} and")
+        try:
+            _write_trace(raw, output, Path(folder, output.name), f"{program.label} {recording.ended} and")
+        except CaptureError:
+            raise
+        except BaseException:  # an interrupt too: what took an hour to record is not to be lost to it
+            if keep_raw is None:
+                click.echo("The trace could not be converted; the profiler's own file is kept.", err=True)
+                _keep(recording.path, _unused(output.with_suffix(".json")))
+            raise
     ended = recording.ended
     if ended.status != 0 and ended.stopped_by is None:
         raise CaptureError(f"{program.label} {ended}. The trace up to there is in {output}")
     if not shapes:
         click.echo("Shapes were not recorded; for the roofline, record once more with --shapes.", err=True)
+
+
+@contextmanager
+def _terminated_tidily() -> Iterator[None]:
+    """Have SIGTERM raise, so that temporary files go. While the program runs, SIGTERM is the program's."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _raw_name(program: Program) -> str:
@@ -120,6 +146,12 @@ def _keep(recorded: Path, wanted: Path) -> Path:
         shutil.move(recorded, wanted)
     click.echo(f"Wrote {wanted}", err=True)
     return wanted
+
+
+def _unused(path: Path) -> Path:
+    """The path, or one like it, that does not exist."""
+    tries = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(1))
+    return path if not path.exists() else next(other for other in tries if not other.exists())
 
 
 def _write_trace(raw: Path, output: Path, draft: Path, program: str) -> None:

@@ -6,17 +6,19 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from tracekit.analysis import SEVERITIES, Result, Row
 from tracekit.cli import open_output, write_output
+from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,7 +142,15 @@ def sql(
     """
     open_output(output, force)
     with _opened(trace, rules, allow_partial) as opened:
-        write_output(_WRITERS[form](opened.query_readonly(query)), output)
+        write_output(_WRITERS[form](opened.query_readonly(_text(query))), output)
+
+
+def _text(argument: str) -> str:
+    """An argument as UTF-8, whatever the locale."""
+    try:
+        return os.fsencode(argument).decode()
+    except ValueError as error:
+        raise UsageError(f"the query is not UTF-8: {error}") from error
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -158,28 +168,34 @@ def _opened(path: Path, rules: tuple[Path, ...], allow_partial: bool) -> Iterato
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
-    """A progress bar per file on a terminal; nothing else."""
+    """A progress bar on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    bars: dict[Path, Any] = {}
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as shown:
+    from tracekit.report_text import clean
+
+    seen: dict[Path, tuple[int, int]] = {}
+    with ExitStack() as stack:
 
         def advance(path: Path, done: int, size: int) -> None:
-            if path not in bars:
-                bars[path] = shown.add_task(path.name, total=size or None)
-            shown.update(bars[path], completed=done, total=size or None)
+            if not seen:  # the bar appears with the first bytes: a Parquet file needs none
+                stack.enter_context(shown)
+            seen[path] = (done, size)
+            done, size = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
+            shown.update(bar, completed=done, total=size or None, description=f"Reading {clean(path.name)[:40]}")
 
+        shown = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        bar = shown.add_task("Reading", total=None)
         yield advance
 
 
@@ -206,7 +222,7 @@ def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *,
     for line in lines:
         if not named:
             line.truncate(min(WIDTH, console.width), overflow="ellipsis")
-        console.print(line, no_wrap=not named, crop=not named)
+        console.print(line, soft_wrap=True)
 
 
 def describe(trace: Trace) -> Row:
@@ -242,7 +258,7 @@ def _plain(results: Mapping[str, Result]) -> Row:
 
 
 def _json(value: object) -> str:
-    return json.dumps(_valued(value), indent=1, allow_nan=False, ensure_ascii=False)
+    return json.dumps(_valued(value), indent=1, allow_nan=False)
 
 
 def _valued(value: object) -> object:

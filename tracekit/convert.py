@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from tracekit import __version__
 from tracekit.assemble import Assembler
@@ -83,7 +82,7 @@ def _is_own(path: Path) -> bool:
 
 def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[SourceRead]:
     sources: list[SourceRead] = []
-    known = [cast(Reader, reader) for reader in readers().values()]
+    known = list(readers().values())
     for number, path in enumerate([*files.named, *files.from_directory]):
         directory = spool / str(number)
         directory.mkdir()
@@ -127,7 +126,7 @@ def _write(sources: list[SourceRead], writer: EventWriter, files: _Files) -> Foo
         if assembler.ambiguous:
             notes["API calls that share a correlation with an earlier one"] += assembler.ambiguous
         shutil.rmtree(source.spool.directory)
-    return _footer(sources, ranks, origin, by_kind, notes, files)
+    return _footer(sources, ranks, origin, by_kind=by_kind, notes=notes, files=files)
 
 
 def _assign_ranks(sources: list[SourceRead]) -> dict[Path, dict[str | None, int]]:
@@ -153,8 +152,8 @@ def _assign_ranks(sources: list[SourceRead]) -> dict[Path, dict[str | None, int]
 
 
 def _label_ranks(labels: list[str]) -> dict[str, int]:
-    """"TP01" is rank 1; labels that say more than that are numbered in order."""
-    plain = [re.fullmatch(r"TP-?(\d+)", label) for label in labels]
+    """ "TP01" is rank 1; labels that say more than that are numbered in order."""
+    plain = [re.fullmatch(r"TP-?(\d{1,6})", label) for label in labels]
     if all(plain):
         return {label: int(match.group(1)) for label, match in zip(labels, plain, strict=True) if match}
     return {label: number for number, label in enumerate(labels)}
@@ -164,6 +163,7 @@ def _footer(
     sources: list[SourceRead],
     ranks: dict[Path, dict[str | None, int]],
     origin: int,
+    *,
     by_kind: Counter[str],
     notes: Counter[str],
     files: _Files,
@@ -188,7 +188,9 @@ def _footer(
         ignored_files=sorted(files.ignored),
     )
     return Footer(
-        sources=tuple(_source_info(source, rank) for source in sources for rank in sorted({*ranks[source.path].values()})),
+        sources=tuple(
+            _source_info(source, rank) for source in sources for rank in sorted({*ranks[source.path].values()})
+        ),
         devices=tuple(
             DeviceInfo(rank, device["device"], device["name"], device["properties"])
             for source in sources

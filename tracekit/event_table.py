@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -55,6 +56,8 @@ class EventWriter:
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
+        if path.is_dir():
+            raise UsageError(f"{path} is a directory; name a file in it")
         if path.exists() and not force:
             raise UsageError(f"{path} exists; pass --force to overwrite it")
         self._path = path
@@ -96,13 +99,14 @@ class EventWriter:
         self._writer.add_key_value_metadata({KEY: footer.to_bytes()})
         self._writer.close()
         _adopt_umask(self._temporary)
-        os.replace(self._temporary, self._path)
+        self._temporary.replace(self._path)
 
     def abandon(self) -> None:
         """Remove what was written, unless it is finished."""
         self._stop()
         if self._temporary.exists():
-            self._writer.close()
+            with contextlib.suppress(OSError, pa.ArrowException):  # what it could not write is not wanted any more
+                self._writer.close()
             self._temporary.unlink()
 
     def _stop(self) -> None:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 INVALID_UTF8 = "invalid UTF-8 replaced"
@@ -282,7 +282,7 @@ def _time(value: object, limit: int) -> str | None:
         if not time.is_finite() or abs(time) >= limit:
             return None
         rounded = time.quantize(_NANOSECOND, ROUND_HALF_UP)
-    except (InvalidOperation, ValueError):
+    except (ArithmeticError, ValueError):
         return None
     return f"{rounded:f}" if abs(rounded) < limit else None
 
@@ -295,11 +295,11 @@ def _mend(raw: bytes, scan: Scan) -> dict[str, Any] | None:
     except UnicodeDecodeError:
         text = raw.decode(errors="replace")
         repairs[INVALID_UTF8] += 1
-    document = loads_mended(text, repairs)
+    document: object = loads_mended(text, repairs)
     if not isinstance(document, dict):
         return None
     if "\\u" in text and _has_surrogate(document):
-        document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
+        document = dict(json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace")))
         repairs[SURROGATE] += 1
     scan.repaired.update(repairs)
     return document

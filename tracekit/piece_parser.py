@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -114,18 +114,22 @@ class PieceParser:
 
     def _rows(self, cursor: duckdb.DuckDBPyConnection, spool: Spool, sample: bool) -> Part:
         part = Part()
+        present: set[str] = set()
         for phase, category, without_ts, rows, without_end in cursor.execute(self._statements["counts"]).fetchall():
             part.read += rows
             reason = _not_stored(phase, without_ts, self._kinds.get(category))
             if reason is not None:
                 part.skipped[reason] += rows
-            elif phase == "X":
+                continue
+            present.add(_row_class(phase, self._kinds.get(category)))
+            if phase == "X":
                 if category not in self._kinds:
                     shown = "missing" if category is None else f'"{redact(category)[:40]}"'
                     part.repaired[f"category {shown} is not known, kept as annotation"] += rows
                 if without_end:
                     part.repaired["no end recorded"] += without_end
-        classes = HOST_CLASSES + DEVICE_CLASSES
+        # A piece mostly has rows of one or two classes, and planning a statement takes as long as a thousand rows.
+        classes = [name for name in HOST_CLASSES + DEVICE_CLASSES if name in present]
         tables = {name: cursor.sql(self._statements[name]).to_arrow_table() for name in classes}
         if sample:
             for argument, count in cursor.execute(self._statements["argument_names"]).fetchall():
@@ -149,7 +153,7 @@ def _piece_file(directory: Path, text: bytes | memoryview, cut: int) -> Iterator
     where = _MEMORY if room > _ROOM_FOR_PIECES * cut else directory
     descriptor, name = tempfile.mkstemp(prefix="tracekit-", suffix=".json", dir=where)
     try:
-        with open(descriptor, "wb", buffering=0) as file:
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
             for part in (b"[", memoryview(text)[:cut], b"]"):
                 written = 0
                 while written < len(part):
@@ -179,6 +183,13 @@ def _not_stored(phase: str | None, without_ts: bool, kind: str | None) -> str | 
     if without_ts:
         return "no timestamp"
     return SKIPPED_WINDOW if phase == "X" and kind == SKIPPED_WINDOW else None
+
+
+def _row_class(phase: str | None, kind: str | None) -> str:
+    """The class of rows that the statements put events of this phase and kind in."""
+    if phase != "X":
+        return "other"
+    return next((name for name, kinds in CLASS_KINDS.items() if kind in kinds), "host")
 
 
 def _tidy(table: pa.Table, kinds: Mapping[str, str], repaired: Counter[str]) -> pa.Table:
@@ -231,11 +242,14 @@ def _finite(column: pa.Array, repaired: Counter[str]) -> pa.Array:
 
 def _kinds(column: pa.Array, kinds: Mapping[str, str]) -> pa.DictionaryArray:
     encoded = column.dictionary_encode()
-    values = [kinds.get(category, category if category in _BY_PHASE else "annotation") for category in encoded.dictionary.to_pylist()]
-    names, codes = np.unique(values, return_inverse=True)
+    values = [
+        kinds.get(category, category if category in _BY_PHASE else "annotation")
+        for category in encoded.dictionary.to_pylist()
+    ]
     if encoded.null_count:  # no category at all
-        names, codes = np.append(names, "annotation"), np.append(codes, len(names))
-    indices = codes[integers(encoded.indices, len(values))]
+        values.append("annotation")
+    names, codes = np.unique(values, return_inverse=True)
+    indices = codes[integers(encoded.indices, len(values) - 1)]
     return pa.DictionaryArray.from_arrays(int32_array(indices), text_array(names.tolist()))
 
 

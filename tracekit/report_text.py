@@ -22,8 +22,8 @@ _DEVICES = 8
 _NAME = 44
 _WARNINGS = 5
 _ROOM = (  # lines that the parts of a finding may take
-    {"detail": 4, "do": 3, "price": 2, "check": 2},
-    {"detail": 2, "do": 2, "price": 1, "check": 1},
+    {"title": 2, "detail": 4, "do": 3, "price": 2, "check": 2},
+    {"title": 1, "detail": 2, "do": 2, "price": 1, "check": 1},
 )
 _STYLES = {
     "critical": "bold red",
@@ -208,7 +208,11 @@ def _findings(findings: Sequence[Finding], room: int) -> list[Text]:
 
 def _finding(finding: Finding, most: Mapping[str, int]) -> list[Text]:
     indent = "  " + " " * len(f"{finding.severity:<8} ")
-    lines = [_line((f"  {finding.severity:<8} ", _STYLES[finding.severity]), (clean(finding.title), "bold"))]
+    title, *more = _wrapped(finding.title, indent, "bold", most["title"])
+    lines = [
+        _line((f"  {finding.severity:<8} ", _STYLES[finding.severity]), (title.plain[len(indent) :], "bold")),
+        *more,
+    ]
     lines += _wrapped(finding.detail, indent, "", most["detail"])
     for word, text in (("do", finding.remedy), ("price", finding.cost), ("check", finding.verify)):
         if text:
@@ -229,10 +233,7 @@ def _health(health: Result) -> list[Text]:
 
 
 def _check(row: Row) -> list[Text]:
-    text = f"{row['check']}: {row['count']:,} {row['detail']}" if row["count"] else f"{row['check']}: {row['detail']}"
-    if row["count"] and not row["detail"].startswith("of "):
-        text = f"{row['check']}: {row['detail']}"
-    first, *more = _wrapped(text, "       ", "", 2)
+    first, *more = _wrapped(f"{row['check']}: {row['detail']}", "       ", "", 2)
     return [_line((f"  {row['status']:<5}", _STYLES[row["status"]]), (first.plain[7:], "")), *more]
 
 

@@ -26,12 +26,19 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 # NAME=value as in an environment. Kernel tunables (XBLOCK=16) have the same shape and a number for a value.
-_ENVIRONMENT = re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(?!\d+\b)(?:\"[^\"]*\"|'[^']*'|[^\s,;\"']+)")
+# A quote opens a value only if the value begins right behind it; else it closes a JSON text that ends in `NAME=`.
+_ENVIRONMENT = re.compile(
+    r"\b([A-Z][A-Z0-9_]{2,})=(?!\d+\b)"
+    r"(?:\"[^\"\s,;:\]}][^\"]*(?:\"|$)|'[^'\s,;:\]}][^']*(?:'|$)|[^\s,;\"'])+"
+)
 _ASSIGNED = re.compile(
     r"(?i)\b([a-z0-9_\-]*(?:token|secret|passw(?:or)?d|passphrase|api[_\-]?key|access[_\-]?key|private[_\-]?key"
-    r"|credential|authorization))(\"?\s*[=:]\s*\"?)(?!\d+\b)(?:(?:bearer|basic)\s+)?[^\s,;\"'()&]{6,}"
+    r"|credential|authorization))([\"']?\s*[=:]\s*[\"']?)(?!\d+\b)"
+    r"(?:(?<=\")[^\"\s,;:\]}][^\"]*|(?<=')[^'\s,;:\]}][^']*|(?:(?:bearer|basic)\s+)?[^\s,;\"'()&]{6,})"
 )
-_HINT = re.compile(r"[=@]|eyJ|AIza|-----BEGIN|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]|[a-z8][-_][A-Za-z0-9_\-]{16}|(?i:bearer|basic|token|secret|passw|key|cred|author)")
+_HINT = re.compile(
+    r"[=@]|eyJ|AIza|-----BEGIN|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]|[a-z8][-_][A-Za-z0-9_\-]{16}|(?i:bearer|basic|token|secret|passw|key|cred|author)"
+)
 
 
 @lru_cache(1 << 16)
@@ -39,6 +46,13 @@ def redact(text: str) -> str:
     """The text with everything that looks like a credential or an environment variable blanked."""
     if _HINT.search(text) is None:
         return text
+    blanked = _blank(text)
+    while blanked != text:  # what is left after one pass can have such a shape again
+        text, blanked = blanked, _blank(blanked)
+    return text
+
+
+def _blank(text: str) -> str:
     text = _TOKEN.sub(REDACTED, text)
     text = _ASSIGNED.sub(lambda match: f"{match.group(1)}{match.group(2)}{REDACTED}", text)
     return _ENVIRONMENT.sub(lambda match: f"{match.group(1)}={REDACTED}", text)

@@ -119,7 +119,9 @@ class Spool:
             low, high = np.searchsorted(integers(table.column("ts").chunk(0)), window)
             if high > low:
                 slices.append(table.slice(low, high - low))
-        return pa.concat_tables(slices, promote_options="default").unify_dictionaries().combine_chunks() if slices else None
+        if not slices:
+            return None
+        return pa.concat_tables(slices, promote_options="default").unify_dictionaries().combine_chunks()
 
 
 def _open(path: Path) -> pa.Table:

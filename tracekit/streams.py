@@ -7,8 +7,9 @@ from typing import Any
 
 from tracekit.errors import UsageError
 
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
+# How a member (gzip) or a frame (Zstandard; the second kind holds no data) begins.
+_GZIP = (b"\x1f\x8b",)
+_ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60)))
 _FEED = 1 << 16  # compressed bytes at a time: output per feed stays small, and a damaged file loses little
 
 
@@ -25,15 +26,16 @@ class ByteStream:
         self.size_bytes = path.stat().st_size
         self.cut = False
         self._raw = path.open("rb")
-        self._magic = self._raw.read(4)
+        head = self._raw.read(4)
         self._raw.seek(0)
-        self._compressed = self._magic[:2] == _GZIP or self._magic == _ZSTD
-        self._decompressor = self._new_decompressor() if self._compressed else None
+        self._magic = next((magic for magic in (_GZIP, _ZSTD) if head.startswith(magic)), ())
+        self._decompressor = self._new_decompressor() if self._magic else None
         self._fed = False  # whether the current member has had any input
+        self._start = b""  # what may be the beginning of the next member, until enough of it is there to tell
 
     def read(self, size: int) -> bytes:
         """At least one byte and about `size`; empty only at the end."""
-        if not self._compressed:
+        if not self._magic:
             return self._raw.read(size)
         parts: list[bytes] = []
         while size > 0 and (part := self._next()):
@@ -59,7 +61,7 @@ class ByteStream:
         while self._decompressor is not None:
             data = self._raw.read(_FEED)
             if not data:
-                self.cut = self.cut or self._fed  # the end mark never came
+                self.cut = self.cut or self._fed or bool(self._start)  # the end mark never came
                 self._decompressor = None
                 break
             if out := self._feed(data):
@@ -69,7 +71,11 @@ class ByteStream:
     def _feed(self, data: bytes) -> bytes:
         """Decompress one piece of input; members (gzip) and frames (zstd) may follow one another within it."""
         parts: list[bytes] = []
-        while data and self._decompressor is not None:
+        while self._decompressor is not None:
+            if not self._fed:
+                data = self._member(data)
+            if not data:
+                break
             self._fed = True
             try:
                 parts.append(self._decompressor.decompress(data))
@@ -81,14 +87,25 @@ class ByteStream:
                 break
             if not self._decompressor.eof:
                 break
-            data = self._decompressor.unused_data.lstrip(b"\0")  # tape padding is no member
-            is_member = self._magic[:2].startswith(data[:2])
-            self._decompressor = self._new_decompressor() if is_member else None  # like gzip: ignore what follows
+            data = self._decompressor.unused_data
+            self._decompressor = self._new_decompressor()
             self._fed = False
         return b"".join(parts)
 
+    def _member(self, data: bytes) -> bytes:
+        """The beginning of a member; empty if there is none, or not enough of it yet."""
+        data = (self._start + data).lstrip(b"\0")  # tape padding is no member
+        self._start = b""
+        if data.startswith(self._magic):
+            return data
+        if any(magic.startswith(data) for magic in self._magic):
+            self._start = data
+        else:
+            self._decompressor = None  # like gzip: ignore what follows
+        return b""
+
     def _new_decompressor(self) -> Any:
-        if self._magic == _ZSTD:
+        if self._magic is _ZSTD:
             import zstandard
 
             return zstandard.ZstdDecompressor().decompressobj()
