@@ -279,9 +279,9 @@ def test_numbers_that_are_none_are_missing(work: Work) -> None:
     path = work.file(
         "trace.json",
         [
-            kernel("k", 0, 1, 1, **{"est. achieved occupancy %": 37.5}),
-            kernel("k", 1, 1, 2, **{"est. achieved occupancy %": float("nan")}),
-            kernel("k", 2, 1, 3, **{"est. achieved occupancy %": float("-inf")}),
+            kernel("k", 0, 1, 1, None, **{"est. achieved occupancy %": 37.5}),
+            kernel("k", 1, 1, 2, None, **{"est. achieved occupancy %": float("nan")}),
+            kernel("k", 2, 1, 3, None, **{"est. achieved occupancy %": float("-inf")}),
             {"ph": "C", "name": "c", "pid": 0, "ts": 3, "args": {"a": float("inf"), "b": 2}},
             kernel("too late", 5e15, 1, 4),
         ],

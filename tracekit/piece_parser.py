@@ -75,7 +75,7 @@ class PieceParser:
     def __init__(self, directory: Path, sql: Path, kinds: Mapping[str, str]) -> None:
         self.workers = max(1, min(os.cpu_count() or 1, 8))
         self._directory = directory
-        text = sql.read_text()
+        text = sql.read_text(encoding="utf-8")
         names = _STATEMENT.findall(text)
         statements = dict(zip(names, _STATEMENT.split(text)[2::2], strict=True))
         self._load = statements.pop("load")
