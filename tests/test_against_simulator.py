@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ class Simulated:
     content: bytes
 
 
-@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS.keys())
+@pytest.fixture(scope="module", params=list(RUNS.values()), ids=list(RUNS))
 def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
     run: Run = request.param
     folder = tmp_path_factory.mktemp("simulated")
@@ -97,7 +96,9 @@ def test_time_is_right_to_the_nanosecond_and_categories_sum_to_busy(simulated: S
 def test_gaps_are_the_holes_of_each_device(simulated: Simulated) -> None:
     gaps = simulated.trace.analyze("idle_gaps").table.select(["rank", "device", "ts", "dur"]).to_pylist()
     shift = simulated.trace.footer.origin_ns - simulated.truth.base_ns
-    expected = [(gap.rank, gap.device, gap.ts - shift, gap.dur) for true in simulated.truth.devices for gap in true.gaps]
+    expected = [
+        (gap.rank, gap.device, gap.ts - shift, gap.dur) for true in simulated.truth.devices for gap in true.gaps
+    ]
     assert [tuple(gap.values()) for gap in gaps] == sorted(expected)
 
 
@@ -123,4 +124,6 @@ def test_steps_are_those_that_were_served(simulated: Simulated) -> None:
 
 def test_secrets_in_the_recording_are_not_in_the_file(simulated: Simulated) -> None:
     text = "\n".join(map(str, simulated.trace.sql("FROM events").to_pylist())) + str(simulated.trace.footer)
-    assert [secret for secret in simulated.truth.secrets if secret in text or secret.encode() in simulated.content] == []
+    assert [
+        secret for secret in simulated.truth.secrets if secret in text or secret.encode() in simulated.content
+    ] == []

@@ -43,12 +43,14 @@ def document(*events: object, **around: object) -> bytes:
     return json.dumps({"schemaVersion": 1, **around, "traceEvents": list(events)}).encode()
 
 
-def read(path: Path, content: bytes | None = None, **options: bool) -> tuple[list[tuple[Any, ...]], Footer]:
+def read(
+    path: Path, content: bytes | None = None, *, allow_partial: bool = False
+) -> tuple[list[tuple[Any, ...]], Footer]:
     """Convert; kind, name, ts, dur of all rows by id, and the footer."""
     if content is not None:
         path.write_bytes(content)
     out = path.with_name("out.parquet")
-    footer = convert([path], out, force=True, **options)
+    footer = convert([path], out, force=True, allow_partial=allow_partial)
     assert footer.ledger.read == footer.ledger.stored + sum(footer.ledger.skipped.values())
     return select(out), footer
 
@@ -85,7 +87,11 @@ def test_the_good_file_of_this_module(path: Path) -> None:
         (b'{"schemaVersion": 1, "traceEve', MalformedTraceError, "trace.json: JSON breaks at byte 21 "),
         (b'{"schemaVersion": 1, x "traceEvents": 1', MalformedTraceError, "trace.json: JSON breaks at byte 21 "),
         (b'{"traceEvents": [{"ph": "X", "na', MalformedTraceError, "trace.json: the file ends at byte 17 before one"),
-        (b'{"traceEvents": [{tid": 7, "ph": "X", "ts": 1}]}', MalformedTraceError, "the first unreadable one is at byte 17"),
+        (
+            b'{"traceEvents": [{tid": 7, "ph": "X", "ts": 1}]}',
+            MalformedTraceError,
+            "the first unreadable one is at byte 17",
+        ),
         (gzip.compress(document(*GOOD))[:12], MalformedTraceError, "trace.json: "),
     ],
 )
@@ -119,7 +125,9 @@ def test_a_file_cut_short_gives_its_whole_events_and_says_where(path: Path, comp
     assert rows == ROWS[:2]
     assert footer.sources[0].truncated_at == start_of_kernel
 
-    with pytest.raises(TruncatedTraceError, match=rf"trace\.json ends early.* byte {start_of_kernel}.* 2 events") as caught:
+    with pytest.raises(
+        TruncatedTraceError, match=rf"trace\.json ends early.* byte {start_of_kernel}.* 2 events"
+    ) as caught:
         read(path)
     assert caught.value.exit_code == 4
     assert select(path.with_name("out.parquet")) == rows  # kept all the same
@@ -152,8 +160,8 @@ def test_a_time_that_is_no_number_costs_the_event_and_is_counted(path: Path) -> 
 
 
 def test_raw_backslashes_in_names(path: Path) -> None:
-    illegal = b'torch\\cuda\\__init__.py(219): f'
-    legal = b'C:\\torch\\nn\\functional.py(12): g'
+    illegal = b"torch\\cuda\\__init__.py(219): f"
+    legal = b"C:\\torch\\nn\\functional.py(12): g"
     content = document({**OP, "name": "ILLEGAL"}, {**OP, "name": "LEGAL", "ts": 200})
     rows, footer = read(path, content.replace(b"ILLEGAL", illegal).replace(b"LEGAL", legal))
     assert [row[1] for row in rows] == [illegal.decode(), legal.decode()]
@@ -237,11 +245,23 @@ def test_a_row_without_an_end_lasts_until_the_trace_ends_on_the_host_and_no_time
         ("kernel", "k", 30_250, 0),
     ]
     assert footer.ledger.repaired == {"no end recorded": 3}
-    assert select(path.with_name("out.parquet"), "args") == [('{"finished": false}',), (None,), *[('{"finished": false}',)] * 2]
+    assert select(path.with_name("out.parquet"), "args") == [
+        ('{"finished": false}',),
+        (None,),
+        *[('{"finished": false}',)] * 2,
+    ]
 
 
 def test_zero_durations_and_instants_take_no_time(path: Path) -> None:
-    memory = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 9, "tid": 9, "ts": 115, "args": {"Bytes": -512}}
+    memory = {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "pid": 9,
+        "tid": 9,
+        "ts": 115,
+        "args": {"Bytes": -512},
+    }
     rows, _ = read(path, document(OP, memory, {**KERNEL, "cat": "gpu_memset", "name": "Memset (Device)", "dur": 0}))
     assert rows == [
         ("op", "aten::add", 0, 50_000),
@@ -251,7 +271,9 @@ def test_zero_durations_and_instants_take_no_time(path: Path) -> None:
 
 
 def test_only_metadata_is_a_trace_without_events(path: Path) -> None:
-    rows, footer = read(path, document({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "x"}}))
+    rows, footer = read(
+        path, document({"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "x"}})
+    )
     assert rows == []
     assert footer.ledger.skipped == {"metadata (names and sort order of processes)": 1}
 
@@ -259,13 +281,13 @@ def test_only_metadata_is_a_trace_without_events(path: Path) -> None:
 def test_devices_are_told_by_their_arguments_never_by_the_size_of_a_pid(path: Path) -> None:
     host = {**OP, "pid": 0, "tid": 0}
     far = {**KERNEL, "pid": 7_168_000_000, "args": {"device": 1, "stream": 0}}
-    rows, _ = read(path, document(host, KERNEL, far, {**KERNEL, "pid": 1001, "args": {}}))
+    read(path, document(host, KERNEL, far, {**KERNEL, "pid": 1001, "args": {}}))
     assert select(path.with_name("out.parquet"), "kind, device, stream") == [
         ("op", None, None),
         ("kernel", 0, 7),
         ("kernel", 1, 0),
         ("kernel", 1001, 7),
-    ] or rows is None
+    ]
 
 
 def test_launches_are_matched_by_correlation_whatever_they_are_called(path: Path) -> None:
@@ -273,10 +295,8 @@ def test_launches_are_matched_by_correlation_whatever_they_are_called(path: Path
     launches = [{**LAUNCH, "name": name, "args": {"correlation": 20 + n}} for n, name in enumerate(names)]
     kernels = [{**KERNEL, "tid": 0, "args": {"device": 0, "stream": 0, "correlation": 20 + n}} for n in range(4)]
     read(path, document(*launches, *kernels))
-    linked = select(path.with_name("out.parquet"), "kind, correlation, (launch_id IS NOT NULL) AS linked")
-    assert linked == [("launch", 20 + n, False) for n in (2, 1, 0, 3)] + [("kernel", 20 + n, True) for n in range(4)] or {
-        row for row in linked if row[0] == "kernel"
-    } == {("kernel", 20 + n, True) for n in range(4)}
+    linked = select(path.with_name("out.parquet"), "kind, correlation, launch_id IS NOT NULL")
+    assert [row for row in linked if row[0] == "kernel"] == [("kernel", 20 + n, True) for n in range(4)]
 
 
 def test_two_ranks_that_use_the_same_correlation_ids(tmp_path: Path) -> None:
@@ -306,7 +326,9 @@ def test_files_that_do_not_know_their_rank_get_different_ones(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize("name", ["rank-34.x.pt.trace.json", "trace_rank34.json", "1782-TP-34-DECODE.json", "worker34_step.json"])
+@pytest.mark.parametrize(
+    "name", ["rank-34.x.pt.trace.json", "trace_rank34.json", "1782-TP-34-DECODE.json", "worker34_step.json"]
+)
 def test_the_rank_comes_from_the_file_name_if_the_file_does_not_say(tmp_path: Path, name: str) -> None:
     _, footer = read(tmp_path / name, document(KERNEL))
     assert [(source.rank, source.rank_from) for source in footer.sources] == [(34, "file name")]
@@ -328,7 +350,13 @@ def test_what_is_no_trace_in_a_folder_is_passed_over_with_a_word(tmp_path: Path)
 
 
 def test_secrets_never_reach_the_file(path: Path) -> None:
-    secrets = ["hf_" + "Q" * 30, "AKIA" + "ABCDEFGH" * 2, "s3cr3t-value-of-it", "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "/home/jo/bin"]
+    secrets = [
+        "hf_" + "Q" * 30,
+        "AKIA" + "ABCDEFGH" * 2,
+        "s3cr3t-value-of-it",
+        "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln",
+        "/home/jo/bin",
+    ]
     op = {
         **OP,
         "name": f"load HF_TOKEN={secrets[0]}",

@@ -1,12 +1,12 @@
 """What can go wrong, as one class tree; the command line turns each into one line and an exit code.
 
-    TracekitError            1
-      UsageError             2   the request makes no sense (no such analysis, output exists)
-        RulesError           2   a kernel rules file is wrong
-      UnknownFormatError     3   no reader knows the file
-      MalformedTraceError    4   input broken beyond salvage
-        TruncatedTraceError  4   input cut short; what is whole could be kept with --allow-partial
-      CaptureError           5   the capture failed or is empty
+TracekitError            1
+  UsageError             2   the request makes no sense (no such analysis, output exists)
+    RulesError           2   a kernel rules file is wrong
+  UnknownFormatError     3   no reader knows the file
+  MalformedTraceError    4   input broken beyond salvage
+    TruncatedTraceError  4   input cut short; what is whole could be kept with --allow-partial
+  CaptureError           5   the capture failed or is empty
 """
 
 from __future__ import annotations

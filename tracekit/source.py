@@ -19,7 +19,8 @@ class SourceRead:
     """One file as read. Times in the spool are the file's own; adding `base_ns` makes them comparable.
 
     Rows with a missing or negative duration have dur NULL in the spool: they had not ended when recording stopped.
-    rank: None if the file does not say. labels: process labels, where a file was merged from several processes. first_unreadable: byte of the first event that could not be read.
+    rank: None if the file does not say. labels: process labels, where a file was merged from several processes.
+    first_unreadable: byte of the first event that could not be read.
     """
 
     path: Path
