@@ -169,9 +169,12 @@ class Assembler:
     def _rank(self, table: pa.Table) -> Int64s:
         if "label" not in table.column_names or len(self.ranks) == 1:
             return np.full(table.num_rows, next(iter(self.ranks.values())))
-        column = table.column("label")
-        ranks = {label: self.ranks.get(label, 0) for label in column.unique().to_pylist()}
-        return np.array([ranks[label] for label in column.to_pylist()], np.int64)
+        label = one_array(table.column("label"))
+        if not pa.types.is_dictionary(label.type):
+            return np.full(table.num_rows, self.ranks.get(None, 0))
+        known = [self.ranks.get(value, 0) for value in label.dictionary.to_pylist()]
+        ranks = np.array([*known, self.ranks.get(None, 0)], np.int64)
+        return ranks[integers(label.indices, len(known))]
 
     def _lane(self, table: pa.Table) -> Int64s:
         """A number for each thread, the same in every window."""

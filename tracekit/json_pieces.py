@@ -107,23 +107,30 @@ class EventArray:
         self._closed = False
         self.truncated_at = None
 
-    def exact_piece(self) -> Piece | None:
-        """A piece whose cut honours every quote; None if the text is too broken for that."""
+    @property
+    def exhausted(self) -> bool:
+        """Whether there are no more events."""
+        return self._closed
+
+    def exact_piece(self, size: int | None = None) -> Piece | None:
+        """A piece of about `size` bytes whose cut honours every quote; None if the text is too broken for that."""
+        size = self._piece_bytes if size is None else size
         self._skip_separator()
-        self._fill(2 * self._piece_bytes)
-        boundary, closed = event_boundary(self._buffer, 0, self._piece_bytes)
+        self._fill(2 * size)
+        boundary, closed = event_boundary(self._buffer, 0, size)
         if closed is not None:
             return self._close(closed) if self._ends_at(closed) else None
         return self._take(boundary) if boundary else None
 
-    def scan_piece(self) -> Scan:
-        """Read the next events leniently, one by one."""
+    def scan_piece(self, size: int | None = None) -> Scan:
+        """Read the next events, about `size` bytes, leniently, one by one."""
+        size = self._piece_bytes if size is None else size
         self._skip_separator()
-        self._fill(2 * self._piece_bytes)
+        self._fill(2 * size)
         while True:
             ended = self._ended  # which may change while `closes` looks ahead
             final = ended or len(self._buffer) > _EVENT_LIMIT
-            scan = scan_events(self._buffer, 0, self._piece_bytes, final=final, closes=self._ends_at)
+            scan = scan_events(self._buffer, 0, size, final=final, closes=self._ends_at)
             if scan.closed_at is not None or scan.end or final:
                 break
             self._fill(2 * len(self._buffer))

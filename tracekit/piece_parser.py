@@ -139,7 +139,11 @@ class PieceParser:
         for name, table in tables.items():
             if not table.num_rows:
                 continue
-            tidy = _tidy(table, self._kinds, part.repaired)
+            repaired: Counter[str] = Counter()
+            tidy = _tidy(table, self._kinds, repaired)
+            if name == "other":  # the profiler itself gives its marks processes called "" and "Traces"
+                del repaired[AS_TEXT]
+            part.repaired.update(repaired)
             part.runs[name] = spool.write(tidy)
             if "label" in tidy.column_names:
                 part.labels.update(filter(None, tidy.column("label").unique().to_pylist()))
