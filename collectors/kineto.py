@@ -13,12 +13,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from tracekit.errors import MalformedTraceError, UnknownFormatError
 from tracekit.json_pieces import PIECE_BYTES, EventArray, Piece, head_object, tail_object
 from tracekit.json_repair import UNREADABLE
-from tracekit.piece_parser import METADATA, SKIPPED_WINDOW, Part, PieceParser
+from tracekit.piece_parser import METADATA, REFUSED, SKIPPED_WINDOW, Part, PieceParser
 from tracekit.secrets import redact
 from tracekit.source import Progress, SourceRead
 from tracekit.spool import Spool
@@ -126,7 +124,7 @@ def _parts(array: EventArray, parser: PieceParser, spool: Spool, tick: Callable[
         piece, future = ahead.popleft()
         try:
             yield future.result()
-        except duckdb.Error:
+        except REFUSED:
             for _, later in ahead:
                 _forget(later)
             array.push_back(piece, *(later_piece for later_piece, _ in ahead))
@@ -144,7 +142,7 @@ def _exactly(array: EventArray, parser: PieceParser, spool: Spool, size: int = P
     if piece is not None:
         try:
             part = parser.submit(spool, piece.raw, piece.cut).result()
-        except duckdb.Error:
+        except REFUSED:
             array.push_back(piece)
         else:
             yield part
@@ -169,7 +167,7 @@ def _by_halves(documents: list[str], parser: PieceParser, spool: Spool) -> Itera
     text = ",".join(documents).encode(errors="replace")
     try:
         part = parser.submit(spool, text, len(text)).result()
-    except duckdb.Error:
+    except REFUSED:
         if len(documents) == 1:
             yield Part(read=1, skipped=Counter({UNREADABLE: 1}))
             return
@@ -185,7 +183,7 @@ def _forget(future: Future[Part]) -> None:
         return
     try:
         part = future.result()
-    except duckdb.Error:
+    except REFUSED:
         return
     for run in part.runs.values():
         Spool.discard(run)

@@ -14,7 +14,7 @@ CREATE OR REPLACE TEMP TABLE piece AS
 FROM read_json(
     '{piece}',
     format = 'array',
-    compression = 'none',
+    compression = 'uncompressed',
     maximum_object_size = {object_bytes},
     columns = {{
         ph: 'VARCHAR',
@@ -297,12 +297,15 @@ FROM (
 
 -- name: argument_names
 SELECT
-    unnest(json_keys(args)) AS argument,
+    argument,
     count(*) AS events,
 FROM (
-    SELECT args
-    FROM piece
-    WHERE ph IN ('X', 'i', 'I', 'C') AND json_type(args) = 'OBJECT'
-    USING SAMPLE 2000 ROWS (reservoir, 1)
+    SELECT unnest(json_keys(args)) AS argument
+    FROM (
+        SELECT args
+        FROM piece
+        WHERE ph IN ('X', 'i', 'I', 'C') AND json_type(args) = 'OBJECT'
+        USING SAMPLE 2000 ROWS (reservoir, 1)
+    )
 )
 GROUP BY argument;

@@ -13,7 +13,7 @@ run() { say "$@"; "$@"; }
     exit 1
 }
 [ -x .venv/bin/python ] || run "$python" -m venv .venv
-# This torch first and alone: the extra admits any from 2.1 on, and this one has a CPU build that installs quickly.
+# This torch first: the extra admits any from 2.1 on, and would take the newest, which may be a long download.
 run .venv/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 run .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[collect,dev]'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import subprocess
@@ -124,6 +125,9 @@ def test_nothing_names_a_package_index_or_this_checkout() -> None:
 def test_samples_are_small_and_described() -> None:
     samples = [name for name in project_files() if name.parts[0] == "sample_traces"]
     assert sum((ROOT / name).stat().st_size for name in samples) < 2_000_000
+    for name in samples:
+        if name.suffix == ".gz":
+            assert str(ROOT).encode() not in gzip.decompress((ROOT / name).read_bytes()), name
     described = (ROOT / "sample_traces/README.md").read_text()
     assert not [name.name for name in samples if name.suffix in (".gz", ".parquet") and name.name not in described]
 

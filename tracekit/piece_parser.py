@@ -39,7 +39,12 @@ _NOT_FREE_TEXT = frozenset({"copy_kind", "args"})  # args: the SQL lets numbers 
 _BY_PHASE = frozenset({"instant", "counter"})
 # A name with control characters was a path with raw backslashes whose escapes happened to be legal.
 _REESCAPED = {ord(char): f"\\{letter}" for char, letter in zip("\t\n\r\f\b", "tnrfb", strict=True)}
+# A time, for DuckDB before 2.0: as a text it becomes a decimal exactly. Within strings, quotes are escaped: no match.
+_TIME = re.compile(rb'("(?:ts|dur)"\s*:\s*)(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)(?=\s*[,}])')
 _CONTROLS = re.compile(r"[\t\n\r\f\b]")
+
+# What DuckDB raises for text that is not what it should be; anything else it raises is a fault of ours.
+REFUSED = (duckdb.DataError, duckdb.InvalidInputException, duckdb.InvalidTypeException)
 
 METADATA = "metadata (names and sort order of processes)"
 SKIPPED_WINDOW = "profiler window (spans everything, no work)"
@@ -47,7 +52,7 @@ CLASS_KINDS = {
     "python": {"python"},
     "host": {"op", "annotation"},
     "launch": {"launch"},
-    "other": {"overhead"},
+    "other": {"overhead", "instant", "counter"},
     "device": {"kernel", "memcpy", "memset", "graph", "sync", "gpu_annotation"},
 }
 
@@ -84,6 +89,7 @@ class PieceParser:
         self._known_arguments = {key for match in _KEY.findall(text) for key in match if key}
         self._kinds = dict(kinds)
         self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+        self._exact = _reads_decimals_exactly(self._database)
         self._cursors = [self._database.cursor() for _ in range(self.workers)]
         self._pool = ThreadPoolExecutor(self.workers)
         self._sampled = False
@@ -98,13 +104,16 @@ class PieceParser:
         self._database.close()
 
     def submit(self, spool: Spool, text: bytes | memoryview, cut: int) -> Future[Part]:
-        """Parse events `text[:cut]`; the future raises duckdb.Error if they are not exactly a list of events."""
+        """Parse events `text[:cut]`; the future raises one of REFUSED if they are not exactly a list of events."""
         sample, self._sampled = not self._sampled, True
         return self._pool.submit(self._parse, spool, text, cut, sample)
 
     def _parse(self, spool: Spool, text: bytes | memoryview, cut: int, sample: bool) -> Part:
         cursor = self._cursors.pop()
         try:
+            if not self._exact:
+                text = _TIME.sub(rb'\1"\2"', bytes(memoryview(text)[:cut]))
+                cut = len(text)
             with _piece_file(self._directory, text, cut) as name:
                 load = self._load.format(piece=name, object_bytes=max(16 << 20, cut + 2))
                 cursor.execute(load)
@@ -148,6 +157,12 @@ class PieceParser:
             if "label" in tidy.column_names:
                 part.labels.update(filter(None, tidy.column("label").unique().to_pylist()))
         return part
+
+
+def _reads_decimals_exactly(database: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a number in JSON becomes a decimal without a double in between: from DuckDB 2.0 on."""
+    query = """SELECT json_transform('{"ts": 1714000000000001.001}', '{"ts": "DECIMAL(22,3)"}').ts::VARCHAR"""
+    return database.execute(query).fetchone() == ("1714000000000001.001",)
 
 
 @contextmanager

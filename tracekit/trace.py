@@ -126,7 +126,8 @@ class Trace:
             statements = self._connection.extract_statements(query)
         except duckdb.Error as error:
             raise UsageError(f"not a query: {error}") from error
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        is_pragma = query.lstrip()[:6].upper() == "PRAGMA"  # some of which DuckDB 1 takes for a SELECT
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT or is_pragma:
             kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
             raise UsageError(f"one SELECT statement is run here and nothing else; this is: {kinds}")
         self._classify_if_read(query)
