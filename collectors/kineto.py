@@ -72,6 +72,8 @@ CAPTURE_KEYS = (
     "roctracer_version",
     "vllm_version",
 )
+_SQL = Path(__file__).with_suffix(".sql")
+_SMALL_FILE = 1 << 20  # not worth a second thread
 _NARROWING = 8
 _SMALLEST = PIECE_BYTES // _NARROWING**2
 _PROPERTY_NAME = re.compile(r"[A-Za-z]{2,40}")
@@ -84,16 +86,16 @@ def accepts(path: Path, head: bytes) -> bool:
     return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}
 
 
-def read(path: Path, directory: Path, progress: Progress | None = None) -> SourceRead:
-    """Read one file into a spool in `directory`.
+def read(path: Path, spool: Spool, progress: Progress | None = None) -> SourceRead:
+    """Read one file into a spool.
 
     Raises UnknownFormatError for JSON that is no trace, MalformedTraceError for one in which nothing can be read.
     """
-    source = SourceRead(path, NAME, Spool(directory))
+    source = SourceRead(path, NAME, spool)
     first_unreadable: int | None = None
-    with ByteStream(path) as stream, PieceParser(directory, Path(__file__).with_suffix(".sql"), KINDS) as parser:
-        array = EventArray(stream)
-        for part in _parts(array, parser, source.spool, lambda: _tell(progress, stream)):
+    with ByteStream(path) as stream, PieceParser(spool.directory, _SQL, KINDS) as parser:
+        array = EventArray(stream, _piece_bytes(stream.expected_bytes, parser.workers))
+        for part in _parts(array, parser, spool, lambda: _tell(progress, stream)):
             _count_in(source, part)
             if first_unreadable is None:
                 first_unreadable = part.first_unreadable
@@ -105,6 +107,12 @@ def read(path: Path, directory: Path, progress: Progress | None = None) -> Sourc
     _describe(source, metadata)
     _refuse_what_is_no_trace(source, bare=array.depth == 0)
     return source
+
+
+def _piece_bytes(size: int, workers: int) -> int:
+    """A size of pieces that gives every worker the same number of them."""
+    count = workers * -(-size // (workers * PIECE_BYTES))
+    return max(_SMALL_FILE, -(-size // max(1, count)))
 
 
 def _tell(progress: Progress | None, stream: ByteStream) -> None:

@@ -83,7 +83,7 @@ def test_the_good_file_of_this_module(path: Path) -> None:
         (b'{"a": 1}', UnknownFormatError, "trace.json: JSON without a list of trace events"),
         (b"[]", UnknownFormatError, "trace.json: a JSON list, but not of trace events"),
         (b'[{"a": 1}, 2]', UnknownFormatError, "trace.json: a JSON list, but not of trace events"),
-        (b"PK\x03\x04 not JSON", UnknownFormatError, "trace.json: no reader knows this format (there are: kineto"),
+        (b"PK\x03\x04 not JSON", UnknownFormatError, "trace.json: no reader knows this format; expected is"),
         (b'{"schemaVersion": 1, "traceEve', MalformedTraceError, "trace.json: JSON breaks at byte 21 "),
         (b'{"schemaVersion": 1, x "traceEvents": 1', MalformedTraceError, "trace.json: JSON breaks at byte 21 "),
         (b'{"traceEvents": [{"ph": "X", "na', MalformedTraceError, "trace.json: the file ends at byte 17 before one"),
@@ -92,6 +92,7 @@ def test_the_good_file_of_this_module(path: Path) -> None:
             MalformedTraceError,
             "the first unreadable one is at byte 17",
         ),
+        (b"PAR1 some table PAR1", UnknownFormatError, "trace.json: Parquet, not a profiler's file"),
         (gzip.compress(document(*GOOD))[:12], MalformedTraceError, "trace.json: "),
     ],
 )
@@ -113,6 +114,14 @@ def test_a_missing_file_and_an_existing_output_are_usage_errors(path: Path) -> N
     with pytest.raises(UsageError, match=r"out\.parquet exists; pass --force"):
         convert([path], out)
     assert out.read_text() == "mine"
+
+
+def test_the_input_is_never_overwritten(path: Path) -> None:
+    path.write_bytes(document(*GOOD))
+    for paths in ([path], [path.parent]):
+        with pytest.raises(UsageError, match=r"trace\.json is one of the files to read"):
+            convert(paths, path, force=True)
+    assert path.read_bytes() == document(*GOOD)
 
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["json", "gzip"])

@@ -58,7 +58,7 @@ class Assembler:
         launches = LinkIndex(np.unique(self._key(device)))
         operators = LinkIndex(np.unique(_numbers(device, "external_id")))
         nesting = Nesting()
-        for window in spool.windows(HOST_CLASSES, WINDOW_ROWS):
+        for window in spool.windows(HOST_CLASSES, _window_rows(spool.rows(HOST_CLASSES))):
             tables = [table for name in HOST_CLASSES if (table := spool.read(name, window)) is not None]
             yield from self._host_rows(tables, window[1], nesting, launches, operators)
         launches.close()
@@ -221,6 +221,11 @@ class Assembler:
             marked = pc.if_else(pa.array(unfinished[chosen]), _marked_as_unfinished(args), args)
             result = result.set_column(result.schema.get_field_index("args"), "args", marked.dictionary_encode())
         return result
+
+
+def _window_rows(rows: int) -> int:
+    """Few rows still make some windows, so that encoding one overlaps with linking the next."""
+    return min(WINDOW_ROWS, max(WINDOW_ROWS // 4, rows // 3))
 
 
 def _marked_as_unfinished(args: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -19,7 +19,10 @@ from tracekit.event_table import EventWriter
 from tracekit.footer import DeviceInfo, Footer, Ledger, SourceInfo
 from tracekit.registry import readers
 from tracekit.source import Reader, SourceRead
+from tracekit.spool import Spool
 from tracekit.streams import head_of
+
+_SPOOL_MEMORY = 64 << 20  # for all files together: what needs no more never touches the disk
 
 # Called with a file, bytes of it read so far, and its size.
 FileProgress = Callable[[Path, int, int], None]
@@ -40,6 +43,8 @@ def convert(
     unless `allow_partial`.
     """
     files = _files(paths)
+    if out.exists() and any(out.samefile(path) for path in [*files.named, *files.from_directory]):
+        raise UsageError(f"{out} is one of the files to read: write to another")
     writer = EventWriter(out, force=force)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".spool", dir=out.parent) as spool:
@@ -83,11 +88,12 @@ def _is_own(path: Path) -> bool:
 def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[SourceRead]:
     sources: list[SourceRead] = []
     known = list(readers().values())
-    for number, path in enumerate([*files.named, *files.from_directory]):
+    paths = [*files.named, *files.from_directory]
+    for number, path in enumerate(paths):
         directory = spool / str(number)
         directory.mkdir()
         try:
-            sources.append(_read_one(path, directory, known, progress))
+            sources.append(_read_one(path, Spool(directory, _SPOOL_MEMORY // len(paths)), known, progress))
         except (UnknownFormatError, MalformedTraceError) as error:
             if path in files.named:
                 raise
@@ -98,15 +104,19 @@ def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[Sou
     return sources
 
 
-def _read_one(path: Path, directory: Path, known: Sequence[Reader], progress: FileProgress | None) -> SourceRead:
+def _read_one(path: Path, spool: Spool, known: Sequence[Reader], progress: FileProgress | None) -> SourceRead:
     head = head_of(path)
     if not head.strip():
         raise MalformedTraceError(f"{path}: the file is empty (0 bytes of content); was the profiler stopped?")
     for reader in known:
         if reader.accepts(path, head):
-            return reader.read(path, directory, None if progress is None else partial(progress, path))
+            return reader.read(path, spool, None if progress is None else partial(progress, path))
+    if head.startswith(b"PAR1"):
+        raise UnknownFormatError(f"{path}: Parquet, not a profiler's file; one made by tracekit is analysed as it is")
     names = ", ".join(reader.NAME for reader in known)
-    raise UnknownFormatError(f"{path}: no reader knows this format (there are: {names})")
+    raise UnknownFormatError(
+        f"{path}: no reader knows this format; expected is torch.profiler's JSON, plain, .gz or .zst (readers: {names})"
+    )
 
 
 def _write(sources: list[SourceRead], writer: EventWriter, files: _Files) -> Footer:

@@ -50,6 +50,6 @@ class Reader(Protocol):
         """Whether the file, of which `head` is the decompressed beginning, is of this format."""
         ...
 
-    def read(self, path: Path, directory: Path, progress: Progress | None = None) -> SourceRead:
-        """Read a file into a spool kept in `directory`."""
+    def read(self, path: Path, spool: Spool, progress: Progress | None = None) -> SourceRead:
+        """Read a file into a spool."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tracekit.errors import UsageError
 # How a member (gzip) or a frame (Zstandard; the second kind holds no data) begins.
 _GZIP = (b"\x1f\x8b",)
 _ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([kind]) + b"\x2a\x4d\x18" for kind in range(0x50, 0x60)))
+_RATIO = 14  # of traces as they come
 _FEED = 1 << 16  # compressed bytes at a time: output per feed stays small, and a damaged file loses little
 
 
@@ -19,6 +21,8 @@ class ByteStream:
     `cut` becomes True when the compressed stream ends before its own end mark or is damaged: what was read before
     is good, the rest does not exist. The file objects of gzip, isal and zstandard either hide this or throw away
     what they had decompressed of the last block, hence the decompressor objects here.
+
+    expected_bytes: a guess at the decompressed size, for sharing out the work; nothing may depend on it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,8 +31,9 @@ class ByteStream:
         self.cut = False
         self._raw = path.open("rb")
         head = self._raw.read(4)
-        self._raw.seek(0)
         self._magic = next((magic for magic in (_GZIP, _ZSTD) if head.startswith(magic)), ())
+        self.expected_bytes = self._expected_bytes()
+        self._raw.seek(0)
         self._decompressor = self._new_decompressor() if self._magic else None
         self._fed = False  # whether the current member has had any input
         self._start = b""  # what may be the beginning of the next member, until enough of it is there to tell
@@ -56,6 +61,16 @@ class ByteStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _expected_bytes(self) -> int:
+        if not self._magic:
+            return self.size_bytes
+        expected = _RATIO * self.size_bytes
+        if self._magic is _GZIP and self.size_bytes > 18:
+            self._raw.seek(-4, os.SEEK_END)  # the size of the last member, modulo 4 GiB; mostly the only one
+            stated = int.from_bytes(self._raw.read(4), "little")
+            expected = stated if stated > self.size_bytes else expected
+        return expected
 
     def _next(self) -> bytes:
         while self._decompressor is not None:
