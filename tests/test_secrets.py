@@ -35,6 +35,8 @@ TAIL = "Ab3" * 8  # not a credential of anyone; put together here so that scanne
         ("-----BEGIN RSA " + "PRIVATE KEY-----\nMII...\n", "[redacted]"),
         ("postgres://me:hunter2@host/db", "postgres://[redacted]@host/db"),
         ("--api-key=" + TAIL, "--api-key=[redacted]"),
+        ("serve --api-key " + TAIL + " --port 8000", "serve --api-key [redacted] --port 8000"),
+        ("serve --max-token 128000 --token-file x", "serve --max-token 128000 --token-file x"),
         ('{"password": "correct horse"}', '{"password": "[redacted]"}'),
         ("{'password': 'hunter2'}", "{'password': '[redacted]'}"),
         ('["PASSWORD=", "x"]', '["PASSWORD=", "x"]'),

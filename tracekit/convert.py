@@ -22,8 +22,6 @@ from tracekit.source import Reader, SourceRead
 from tracekit.spool import Spool
 from tracekit.streams import head_of
 
-_SPOOL_MEMORY = 64 << 20  # for all files together: what needs no more never touches the disk
-
 # Called with a file, bytes of it read so far, and its size.
 FileProgress = Callable[[Path, int, int], None]
 
@@ -88,12 +86,11 @@ def _is_own(path: Path) -> bool:
 def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[SourceRead]:
     sources: list[SourceRead] = []
     known = list(readers().values())
-    paths = [*files.named, *files.from_directory]
-    for number, path in enumerate(paths):
+    for number, path in enumerate([*files.named, *files.from_directory]):
         directory = spool / str(number)
         directory.mkdir()
         try:
-            sources.append(_read_one(path, Spool(directory, _SPOOL_MEMORY // len(paths)), known, progress))
+            sources.append(_read_one(path, Spool(directory), known, progress))
         except (UnknownFormatError, MalformedTraceError) as error:
             if path in files.named:
                 raise

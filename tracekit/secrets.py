@@ -31,9 +31,12 @@ _ENVIRONMENT = re.compile(
     r"\b([A-Z][A-Z0-9_]{2,})=(?!\d+\b)"
     r"(?:\"[^\"\s,;:\]}][^\"]*(?:\"|$)|'[^'\s,;:\]}][^']*(?:'|$)|[^\s,;\"'])+"
 )
+_TELLING = (
+    r"token|secret|passw(?:or)?d|passphrase|api[_\-]?key|access[_\-]?key|private[_\-]?key|credential|authorization"
+)
+_OPTION = re.compile(rf"(?i)(?<![\w\-])(--[a-z0-9_\-]*(?:{_TELLING})\s+)(?!-|\d+\b|\[redacted\])[^\s,;\"']{{6,}}")
 _ASSIGNED = re.compile(
-    r"(?i)\b([a-z0-9_\-]*(?:token|secret|passw(?:or)?d|passphrase|api[_\-]?key|access[_\-]?key|private[_\-]?key"
-    r"|credential|authorization))([\"']?\s*[=:]\s*[\"']?)(?!\d+\b)"
+    rf"(?i)\b([a-z0-9_\-]*(?:{_TELLING}))([\"']?\s*[=:]\s*[\"']?)(?!\d+\b)"
     r"(?:(?<=\")[^\"\s,;:\]}][^\"]*|(?<=')[^'\s,;:\]}][^']*|(?:(?:bearer|basic)\s+)?[^\s,;\"'()&]{6,})"
 )
 _HINT = re.compile(
@@ -54,5 +57,6 @@ def redact(text: str) -> str:
 
 def _blank(text: str) -> str:
     text = _TOKEN.sub(REDACTED, text)
+    text = _OPTION.sub(lambda match: f"{match.group(1)}{REDACTED}", text)
     text = _ASSIGNED.sub(lambda match: f"{match.group(1)}{match.group(2)}{REDACTED}", text)
     return _ENVIRONMENT.sub(lambda match: f"{match.group(1)}={REDACTED}", text)

@@ -1,8 +1,7 @@
-"""Where rows wait between being read and being linked: sorted runs, on disk unless they are few.
+"""Where rows wait between being read and being linked: sorted runs on disk, mapped into memory slice by slice.
 
 A run holds rows of one class from one piece of one source, sorted by start. Since runs are sorted, any window of time
-is a slice of each; runs on disk are mapped into memory, and reading a window touches only its own pages, whatever order
-the source had its events in.
+is a slice of each; reading a window touches only its own pages, whatever order the source had its events in.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ DEVICE_CLASSES = ("device",)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One sorted table or file. Times are the source's own nanoseconds; `last_end` counts rows that have an end."""
+    """One sorted file. Times are the source's own nanoseconds; `last_end` counts rows that have an end."""
 
-    stored: pa.Table | Path
+    path: Path
     rows: int
     first_ts: int
     last_ts: int
@@ -36,11 +35,10 @@ class Run:
 
 
 class Spool:
-    """The runs of one source, by class. The first `memory_bytes` stay in memory, the rest goes to `directory`."""
+    """The runs of one source, by class."""
 
-    def __init__(self, directory: Path, memory_bytes: int = 0) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._memory_left = memory_bytes
         self.runs: dict[str, list[Run]] = {name: [] for name in HOST_CLASSES + DEVICE_CLASSES}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -49,23 +47,13 @@ class Spool:
         """Store a table sorted by `ts`; it counts only after `accept`. None for an empty table. Thread-safe."""
         if not table.num_rows:
             return None
+        with self._lock:
+            path = self.directory / f"{next(self._numbers)}.arrow"
         table = table.combine_chunks()
         ts, duration = (integers(one_array(table.column(name))) for name in ("ts", "dur"))
-        return Run(
-            self._store(table), table.num_rows, int(ts[0]), int(ts[-1]), int((ts + np.maximum(duration, 0)).max())
-        )
-
-    def _store(self, table: pa.Table) -> pa.Table | Path:
-        size = table.nbytes
-        with self._lock:
-            fits = size <= self._memory_left
-            self._memory_left -= size if fits else 0
-            path = self.directory / f"{next(self._numbers)}.arrow"
-        if fits:
-            return table
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-        return path
+        return Run(path, table.num_rows, int(ts[0]), int(ts[-1]), int((ts + np.maximum(duration, 0)).max()))
 
     def accept(self, row_class: str, run: Run | None) -> None:
         """Count a run in."""
@@ -75,8 +63,8 @@ class Spool:
     @staticmethod
     def discard(run: Run | None) -> None:
         """Forget a run that came from a piece cut in the wrong place."""
-        if run is not None and isinstance(run.stored, Path):
-            run.stored.unlink()
+        if run is not None:
+            run.path.unlink()
 
     def rows(self, classes: Sequence[str]) -> int:
         """How many rows the classes have."""
@@ -94,7 +82,7 @@ class Spool:
         """One column of all rows of a class, run by run; NULL where a run has no such column."""
         parts: list[pa.Array] = []
         for run in self.runs[row_class]:
-            table = _open(run)
+            table = _open(run.path)
             has = name in table.column_names
             parts.append(table.column(name).combine_chunks() if has else pa.nulls(run.rows))
         types = {part.type for part in parts if not pa.types.is_null(part.type)}
@@ -127,7 +115,7 @@ class Spool:
         for run in self.runs[row_class]:
             if run.first_ts >= window[1] or run.last_ts < window[0]:
                 continue
-            table = _open(run)
+            table = _open(run.path)
             low, high = np.searchsorted(integers(table.column("ts").chunk(0)), window)
             if high > low:
                 slices.append(table.slice(low, high - low))
@@ -136,9 +124,9 @@ class Spool:
         return pa.concat_tables(slices, promote_options="default").unify_dictionaries().combine_chunks()
 
 
-def _open(run: Run) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(run.stored))).read_all() if isinstance(run.stored, Path) else run.stored
+def _open(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def _starts(run: Run) -> Int64s:
-    return integers(_open(run).column("ts").chunk(0))
+    return integers(_open(run.path).column("ts").chunk(0))
