@@ -48,6 +48,8 @@ _CONVERT = """
 import sys, time
 from pathlib import Path
 from tracekit.convert import convert
+from tracekit.registry import readers
+readers()
 start = time.perf_counter()
 convert([Path(sys.argv[1])], Path(sys.argv[2]))
 print(time.perf_counter() - start, flush=True)

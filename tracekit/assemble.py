@@ -225,7 +225,7 @@ class Assembler:
 
 def _window_rows(rows: int) -> int:
     """Few rows still make some windows, so that encoding one overlaps with linking the next."""
-    return min(WINDOW_ROWS, max(WINDOW_ROWS // 4, rows // 3))
+    return max(1, min(WINDOW_ROWS, max(WINDOW_ROWS // 4, rows // 3)))
 
 
 def _marked_as_unfinished(args: pa.ChunkedArray) -> pa.ChunkedArray:
