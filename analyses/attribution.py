@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar
+from tracekit.analyses._missing import no_device
+from tracekit.analyses._time_advice import SHARES
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, counted, duration
 from tracekit.trace import Trace
 
-HOST_ONLY = (
-    "no device activity in this trace: this is host op time (each op without the ops inside it), not GPU time; "
-    "record with CUDA activities to see the device"
-)
-_NAMED = 5  # unclassified names said in a finding
+_HOST_ONLY = "this is host op time (each op without the ops inside it), not GPU time"
+_NAMED = 5  # unclassified names said in a finding, kernels shown as evidence
+_NAME = 60  # characters of a name in a sentence
+_EXAMPLES = 2  # kernels named in a finding about their category
 
 _OTHERS = """
     SELECT
@@ -28,6 +29,20 @@ _OTHERS = """
     WHERE category = 'other'
     GROUP BY ALL
     ORDER BY ns DESC, name
+"""
+_COSTLIEST = """
+    SELECT
+        name,
+        sum(exclusive_ns)::BIGINT AS ns,
+        arg_max(id, (exclusive_ns, -id)) AS example
+    FROM classified_segments()
+    WHERE rank = $rank
+        AND device IS NOT DISTINCT FROM $device
+        AND category IN (SELECT unnest($categories))
+    GROUP BY name
+    ORDER BY
+        ns DESC,
+        name
 """
 _HOST_OTHERS = """
     SELECT
@@ -48,7 +63,10 @@ class Attribution:
 
     name = "attribution"
     question = "Where does the busy time go?"
-    parameters: Mapping[str, Scalar] = MappingProxyType({"other_share": 0.1})
+    parameters: Mapping[str, Scalar] = MappingProxyType(
+        # Of the busy time of a device: above, there is a finding.
+        {"other_share": 0.1, "communication_share": 0.2, "pointwise_share": 0.4}
+    )
 
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         """Measure with the macro attribution; judge whether enough of the time has a category."""
@@ -64,7 +82,10 @@ class Attribution:
         ]
         busy = sum(row["busy_ns"] for row in summary)
         other = sum(row["unclassified_ns"] for row in summary)
-        findings = _findings(trace, _OTHERS, "busy_ns", summary, float(parameters["other_share"] or 0))
+        findings = (
+            *_dominating(trace, table, summary, parameters),
+            *_unclassified(trace, _OTHERS, "busy_ns", summary, float(parameters["other_share"] or 0)),
+        )
         reason = f"{other / busy:.1%} of the busy time is in kernels that no rule knows" if other else ""
         return Result(self.name, parameters, summary, table, findings, Coverage(busy - other, busy, reason))
 
@@ -80,8 +101,9 @@ def _host(trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         for (rank, device), ns in sorted(totals.items(), key=lambda item: item[0][0])
     ]
     total, other = sum(totals.values()), sum(unclassified.values())
-    findings = _findings(trace, _HOST_OTHERS, "host_op_ns", summary, float(parameters["other_share"] or 0))
-    return Result("attribution", parameters, summary, table, findings, Coverage(total - other, total, HOST_ONLY))
+    findings = _unclassified(trace, _HOST_OTHERS, "host_op_ns", summary, float(parameters["other_share"] or 0))
+    reason = f"{_HOST_ONLY}: {no_device(trace.footer)}" if total else no_device(trace.footer)
+    return Result("attribution", parameters, summary, table, findings, Coverage(total - other, total, reason))
 
 
 def _by_device(table: pa.Table) -> dict[tuple[int, int | None], int]:
@@ -89,7 +111,40 @@ def _by_device(table: pa.Table) -> dict[tuple[int, int | None], int]:
     return {(row["rank"], row["device"]): row["exclusive_ns_sum"] for row in grouped.to_pylist()}
 
 
-def _findings(trace: Trace, query: str, whole: str, summary: list[Row], threshold: float) -> tuple[Finding, ...]:
+def _dominating(
+    trace: Trace, table: pa.Table, summary: list[Row], parameters: Mapping[str, Scalar]
+) -> Iterator[Finding]:
+    """One for each kind of work on the device where its share is largest. No time belongs to two of them."""
+    for said in SHARES:
+        spent = _by_device(table.filter(pc.field("category").isin(sorted(said.categories))))
+        shares = [
+            (spent.get((row["rank"], row["device"]), 0) / row["busy_ns"], row) for row in summary if row["busy_ns"]
+        ]
+        share, worst = max(shares, key=lambda item: item[0], default=(0, None))
+        if worst is None or share < float(parameters[said.parameter] or 0):
+            continue
+        where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
+        device = {"rank": worst["rank"], "device": worst["device"], "categories": sorted(said.categories)}
+        names = trace.sql(_COSTLIEST, device).to_pylist()
+        listed = "; ".join(f"{_short(row['name'])} ({duration(row['ns'])})" for row in names[:_EXAMPLES])
+        yield Finding(
+            severity="warning",
+            title=said.title.format(share=f"{share:.1%}", where=where),
+            detail=f"Mostly {listed}. {said.detail}",
+            saving_low_ns=0,
+            saving_high_ns=spent[worst["rank"], worst["device"]],
+            evidence=tuple(row["example"] for row in names[:_NAMED]),
+            remedy=said.remedy,
+            cost=said.cost,
+            verify=said.verify,
+        )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+
+
+def _unclassified(trace: Trace, query: str, whole: str, summary: list[Row], threshold: float) -> tuple[Finding, ...]:
     """One for the device (or rank) where the share of `other` is largest, if it is above the threshold."""
     hit = [row for row in summary if row[whole] and row["unclassified_ns"] / row[whole] > threshold]
     if not hit:
@@ -98,7 +153,7 @@ def _findings(trace: Trace, query: str, whole: str, summary: list[Row], threshol
     here = (worst["rank"], worst["device"])
     names = [row for row in trace.sql(query).to_pylist() if (row["rank"], row["device"]) == here and row["ns"] > 0]
     listed = "; ".join(f"{row['name']} ({row['ns'] / worst[whole]:.1%})" for row in names[:_NAMED])
-    more = f"; and {len(names) - _NAMED} more names" if len(names) > _NAMED else ""
+    more = f"; and {counted(len(names) - _NAMED, 'more name')}" if len(names) > _NAMED else ""
     on_host = whole == "host_op_ns"
     what = "host op" if on_host else "busy"
     where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar
+from tracekit.analyses._missing import CANNOT_TELL, cut, no_device
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, counted, duration
 from tracekit.footer import Footer
 from tracekit.trace import Trace
 
@@ -44,7 +46,9 @@ class Health:
     parameters: Mapping[str, Scalar] = MappingProxyType(
         {
             "missing_share": 0.01,  # of launches without device work, of device work without a launch
+            "unfinished_share": 0.1,  # of device rows without a recorded end
             "other_share": 0.1,
+            "unattributed_share": 0.2,  # of the span: idle time without a cause
             "skew_ns": 1_000,
         }
     )
@@ -55,10 +59,11 @@ class Health:
         by_rank = trace.sql("SELECT rank, count(*) AS steps FROM steps GROUP BY rank ORDER BY rank").to_pylist()
         checks = [
             *_file_checks(trace.footer),
-            *_activity_checks(measured),
+            *_activity_checks(measured, parameters, trace.footer),
             *_link_checks(measured, parameters),
             *_name_checks(measured, parameters),
             *_step_checks(measured, by_rank, trace.footer),
+            *_idle_checks(trace, float(parameters["unattributed_share"] or 0)),
         ]
         linked = measured["device_work_without_launch"]
         counts = {status: sum(check.status == status for check in checks) for status in ("ok", "warn", "fail")}
@@ -103,24 +108,32 @@ def _finding(check: Check) -> Finding:
 def _file_checks(footer: Footer) -> Iterator[Check]:
     ledger = footer.ledger
     skipped = sum(ledger.skipped.values())
-    adds_up = ledger.read == ledger.stored + skipped
-    yield Check(
-        "events",
-        "ok" if adds_up else "fail",
-        ledger.read,
-        f"{ledger.read:,} read = {ledger.stored:,} stored + {skipped:,} skipped"
-        if adds_up
-        else f"{ledger.read:,} read, but {ledger.stored:,} stored and {skipped:,} skipped: some were lost on the way",
-    )
+    read = f"{ledger.read:,} read = {ledger.stored:,} stored + {skipped:,} skipped"
+    if ledger.read != ledger.stored + skipped:
+        read = (
+            f"{ledger.read:,} read, but {ledger.stored:,} stored and {skipped:,} skipped: some were lost on the way, "
+            "a mistake of tracekit; convert the file anew"
+        )
+        yield Check("events", "fail", ledger.read, read)
+    elif ledger.stored == 0:
+        yield Check("events", "fail", ledger.read, f"{read}: nothing was recorded; was the profiler running?")
+    else:
+        yield Check("events", "ok", ledger.read, read)
     lost = sum(count for reason, count in ledger.skipped.items() if reason.startswith(_LOSSES))
-    yield Check("skipped", "warn" if lost else "ok", skipped, _reasons(ledger.skipped))
+    gone = "; what was lost is missing from all times" if lost else ""
+    yield Check("skipped", "warn" if lost else "ok", skipped, _reasons(ledger.skipped) + gone)
     repaired = sum(ledger.repaired.values())
     altered = any(count for reason, count in ledger.repaired.items() if not reason.startswith(_HARMLESS))
-    yield Check("repaired", "warn" if altered else "ok", repaired, _reasons(ledger.repaired))
-    cut = [source for source in footer.sources if source.truncated_at is not None]
-    where = "; ".join(f"{source.path} at byte {source.truncated_at:,}" for source in cut)
+    doubt = "; trust these rows less" if altered else ""
+    yield Check("repaired", "warn" if altered else "ok", repaired, _reasons(ledger.repaired) + doubt)
+    count = sum(source.truncated_at is not None for source in footer.sources)
     yield Check(
-        "truncated", "warn" if cut else "ok", len(cut), f"cut short: {where}" if cut else "no file was cut short"
+        "truncated",
+        "warn" if count else "ok",
+        count,
+        f"cut short: {cut(footer)}; what came later is missing, get the whole file"
+        if count
+        else "no file was cut short",
     )
     yield _rank_check(footer)
 
@@ -137,23 +150,29 @@ def _rank_check(footer: Footer) -> Check:
     if not missing:
         return Check("ranks", "ok", len(present), f"{len(present)} present" + (f" of {world}" if world else ""))
     if len(present) == 1:
-        return Check("ranks", "ok", 1, f"rank {present[0]} of {world}: time waiting for peers cannot be told apart")
+        alone = f"rank {present[0]} alone of {world}: time waiting for peers cannot be told apart; convert all together"
+        return Check("ranks", "warn", 1, alone)
     names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-    return Check("ranks", "warn", len(present), f"{len(present)} of {world} present, missing: {names}")
+    return Check(
+        "ranks", "warn", len(present), f"{len(present)} of {world} present, missing: {names}; convert all together"
+    )
 
 
-def _activity_checks(measured: Mapping[str, Row]) -> Iterator[Check]:
+def _activity_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar], footer: Footer) -> Iterator[Check]:
     rows = measured["device_work_without_launch"]["total"]
     launches = measured["launches_without_device_work"]
     if rows:
-        yield Check("device_activity", "ok", rows, f"{rows:,} device rows")
+        yield Check("device_activity", "ok", rows, counted(rows, "device row"))
+    elif cut(footer):
+        yield Check("device_activity", "fail" if launches["total"] else "warn", 0, no_device(footer))
+        return
     elif launches["total"]:
-        yield Check(
-            "device_activity", "fail", 0, f"{launches['total']:,} launch calls, {_NO_ACTIVITY}", launches["example"]
-        )
+        calls = counted(launches["total"], "launch call")
+        yield Check("device_activity", "fail", 0, f"{calls}, {_NO_ACTIVITY}", launches["example"])
         return
     else:
         yield Check("device_activity", "ok", 0, _CPU_ONLY)
+    yield _end_check(measured["no_end_recorded"], float(parameters["unfinished_share"] or 0))
     silent = measured["ranks_without_device_activity"]
     yield Check(
         "ranks_without_device_activity",
@@ -163,28 +182,41 @@ def _activity_checks(measured: Mapping[str, Row]) -> Iterator[Check]:
         silent["example"],
     )
     zero = measured["zero_duration"]
-    yield Check("zero_duration", "ok", zero["count"], f"{zero['count']:,} device rows of no duration")
+    yield Check("zero_duration", "ok", zero["count"], f"{counted(zero['count'], 'device row')} of no duration")
     giant = measured["dominating_row"]
     yield Check(
         "dominating_row",
         "warn" if giant["count"] else "ok",
         giant["count"],
-        f"one row takes more than half of its device's span, which may be a recording error: {giant['names'][0]}"
+        "one row takes more than half of its device's span, which may be a recording error; look at it before the "
+        f"shares: {giant['names'][0]}"
         if giant["count"]
         else "none",
         giant["example"],
     )
 
 
+def _end_check(row: Row, threshold: float) -> Check:
+    status: Status = "ok" if not row["count"] else "warn" if row["count"] <= threshold * row["total"] else "fail"
+    detail = f"{row['count']:,} of {counted(row['total'], 'device row')} without a recorded end"
+    if status != "ok":
+        detail += ", counted as if they took no time"
+    if status == "fail":
+        detail += ": busy and idle time cannot be told; record again and stop the profiler before the program ends"
+    return Check("no_end_recorded", status, row["count"], detail, row["example"])
+
+
 def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) -> Iterator[Check]:
     rows = measured["device_work_without_launch"]["total"]
     threshold = float(parameters["missing_share"] or 0)
     silent = measured["launches_without_device_work"]
+    missing = rows and silent["count"] > threshold * silent["total"]
     yield Check(
         "launches_without_device_work",
-        "warn" if rows and silent["count"] > threshold * silent["total"] else "ok",
+        "warn" if missing else "ok",
         silent["count"],
-        f"{silent['count']:,} of {silent['total']:,} launch calls{_named(silent)}",
+        f"{silent['count']:,} of {counted(silent['total'], 'launch call')}{_named(silent)}"
+        + ("; their work looks like idle time" if missing else ""),
         silent["example"],
     )
     graphs = measured["graph_launches_without_work"]
@@ -192,7 +224,7 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "graph_launches_without_work",
         "fail" if graphs["count"] > threshold * graphs["total"] else "ok",
         graphs["count"],
-        f"{graphs['count']:,} of {graphs['total']:,} graph replays"
+        f"{graphs['count']:,} of {counted(graphs['total'], 'graph replay')}"
         + (": their kernels were not recorded, so their time looks idle and is not" if graphs["count"] else ""),
         graphs["example"],
     )
@@ -201,10 +233,10 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "device_work_without_launch",
         "warn" if orphans["count"] > threshold * orphans["total"] else "ok",
         orphans["count"],
-        f"{orphans['count']:,} of {rows:,} device rows, {head['count']:,} of them queued before the recording "
+        f"{orphans['count']:,} of {counted(rows, 'device row')}, {head['count']:,} of them queued before the recording "
         "began: counted as busy, but step and cause unknown"
         if orphans["count"]
-        else f"0 of {rows:,} device rows",
+        else f"0 of {counted(rows, 'device row')}",
         orphans["example"],
     )
     skew = measured["starts_before_launch"]
@@ -212,7 +244,7 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "starts_before_launch",
         "warn" if (skew["ns"] or 0) > float(parameters["skew_ns"] or 0) else "ok",
         skew["count"],
-        f"device rows that start before their call, by up to {skew['ns'] / 1e3:.1f} us: host and device clocks differ, "
+        f"device rows that start before their call, by up to {duration(skew['ns'])}: host and device clocks differ, "
         "so causes of gaps shorter than that are uncertain"
         if skew["count"]
         else "none",
@@ -238,11 +270,13 @@ def _name_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         + ("" if with_op > 0.5 else ": kernels of replayed graphs have none"),
     )
     share = (other["ns"] or 0) / busy
+    large = share > float(parameters["other_share"] or 0)
     yield Check(
         "unclassified_time",
-        "warn" if share > float(parameters["other_share"] or 0) else "ok",
+        "warn" if large else "ok",
         other["count"],
-        f"{share:.1%} of the busy time is in category other{_named(other)}",
+        f"{share:.1%} of the busy time is in category other{_named(other)}"
+        + ("; name them in a rules file (--rules)" if large else ""),
         other["example"],
     )
 
@@ -253,14 +287,16 @@ def _step_checks(measured: Mapping[str, Row], by_rank: list[Row], footer: Footer
     if not by_rank:
         yield Check("steps", "ok", 0, "no step markers: phases are unknown; totals, categories and gaps still hold")
     else:
-        yield Check("steps", "ok", empty["total"], f"{empty['total']:,} steps in {len(by_rank)} rank(s)")
+        yield Check(
+            "steps", "ok", empty["total"], f"{counted(empty['total'], 'step')} in {counted(len(by_rank), 'rank')}"
+        )
         unusable = rows and empty["total"] > 1 and 2 * empty["count"] >= empty["total"]
         yield Check(
             "steps_without_device_work",
             "warn" if unusable else "ok",
             empty["count"],
-            f"{empty['count']:,} of {empty['total']:,} steps"
-            + (": this trace is unusable for per-step timing" if unusable else ""),
+            f"{empty['count']:,} of {counted(empty['total'], 'step')}"
+            + (" launched no recorded work: do not judge single steps; sums over the trace hold" if unusable else ""),
             empty["example"],
         )
     memory = measured["memory_events"]["count"]
@@ -269,7 +305,26 @@ def _step_checks(measured: Mapping[str, Row], by_rank: list[Row], footer: Footer
         "memory_events",
         "warn" if asked and not memory else "ok",
         memory,
-        "memory was to be recorded, none was" if asked and not memory else "memory events",
+        "memory was to be recorded, none was; record again" if asked and not memory else "memory events",
+    )
+
+
+def _idle_checks(trace: Trace, threshold: float) -> Iterator[Check]:
+    """Causes are not told here, but a user who looks no further should know that many are missing."""
+    idle = trace.analyze("idle_gaps")
+    shares = [row["by_cause"].get("unattributed", 0) / row["span_ns"] for row in idle.summary if row["span_ns"]]
+    if not shares or idle.coverage.reason.startswith(CANNOT_TELL):
+        return
+    unknown = idle.table.filter(pc.field("cause") == "unattributed")
+    large = max(shares) > threshold
+    where = "" if len(shares) == 1 else " of the worst device"
+    yield Check(
+        "unattributed_idle",
+        "warn" if large else "ok",
+        unknown.num_rows,
+        f"{max(shares):.1%} of the span{where} is idle without a cause"
+        + ("; record Python stacks (tracekit collect --stack; torch.profiler: with_stack=True)" if large else ""),
+        pc.min(unknown["after_id"]).as_py() if large else None,
     )
 
 

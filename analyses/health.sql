@@ -12,6 +12,7 @@
 --   steps_without_device_work     serving steps that launched no recorded work (total: all steps)
 --   dominating_row                rows that take more than half of their device's span, of devices with 100 rows or more
 --   zero_duration                 device rows of no duration (total: all device rows)
+--   no_end_recorded               device rows whose end was not recorded (total: all device rows)
 --   memory_events                 memory instants, asked for by profile_memory
 -- column check VARCHAR: which check.
 -- column count BIGINT: rows that it is about.
@@ -102,6 +103,8 @@ found AS (
     UNION ALL
     SELECT 'zero_duration', id, name, NULL FROM activity WHERE dur = 0
     UNION ALL
+    SELECT 'no_end_recorded', id, name, NULL FROM unfinished
+    UNION ALL
     SELECT 'memory_events', id, name, NULL FROM events WHERE kind = 'instant' AND name = '[memory]'
 ),
 by_name AS (
@@ -162,6 +165,7 @@ totals AS (
             {'check': 'steps_without_device_work', 'total': (SELECT count(*) FROM steps), 'total_ns': NULL},
             {'check': 'dominating_row', 'total': (SELECT count(*) FROM activity), 'total_ns': NULL},
             {'check': 'zero_duration', 'total': (SELECT count(*) FROM activity), 'total_ns': NULL},
+            {'check': 'no_end_recorded', 'total': (SELECT count(*) FROM activity), 'total_ns': NULL},
             {'check': 'memory_events', 'total': (SELECT count(*) FROM events WHERE kind = 'instant'),
              'total_ns': NULL}
         ], recursive := true)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analyses import _idle_advice as advice
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity
+from tracekit.analyses import _idle_scene as evidence
+from tracekit.analyses._idle_advice import MEANINGS, Scene, advise
+from tracekit.analyses._idle_scene import Blame, Setting
+from tracekit.analyses._missing import CANNOT_TELL, no_device, unfinished
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity, duration
 from tracekit.trace import Trace
 
-CAUSES = ("launch_bound", "sync", "between_steps", "queued", "unattributed")
-NO_DEVICE = (
-    "no device activity in this trace: record with CUDA activities (ProfilerActivity.CUDA, or `tracekit collect` on a "
-    "machine with a GPU) and check that CUPTI may profile (driver permission, no second profiler)"
-)
+CAUSES = tuple(MEANINGS)
 _SHOWN = 5  # longest gaps named as evidence of a finding
 _NAMED = 2  # host rows named in a finding
 
@@ -30,11 +28,6 @@ _MISSING = """
         count(*) FILTER (WHERE NOT worked) AS calls_silent
     FROM launch_calls()
     WHERE expected
-"""
-_GRAPH_SHARE = """
-    SELECT coalesce(avg(c.is_graph::INTEGER), 0) AS share
-    FROM device_activity AS d
-    LEFT JOIN launch_calls() AS c ON c.id = d.launch_id
 """
 
 
@@ -49,7 +42,9 @@ class IdleGaps:
             "sync_slack_ns": 2_000,
             "finding_share": 0.02,  # of the span: causes below stay quiet
             "critical_share": 0.2,
-            "missing_share": 0.1,  # of launches without device work: above, holes are not taken for idle time
+            "small_gap_ns": 500_000,  # gaps below may be the price of launching, not of one thing on the host
+            # Of launches without device work, and of device rows without an end: above, holes are not taken for idle.
+            "missing_share": 0.1,
         }
     )
 
@@ -58,7 +53,7 @@ class IdleGaps:
         table = trace.macro(self.name, parameters)
         devices = trace.macro("device_time").to_pylist()
         if not devices:
-            return Result(self.name, parameters, (), table, (), Coverage(reason=NO_DEVICE))
+            return Result(self.name, parameters, (), table, (), Coverage(reason=no_device(trace.footer)))
         sums = _sums(table)
         summary = [_summary(device, sums) for device in sorted(devices, key=_where)]
         idle = sum(row["idle_ns"] for row in summary)
@@ -77,6 +72,12 @@ class IdleGaps:
 
 def _refusal(trace: Trace, threshold: float) -> str:
     """Why the holes cannot be taken for idle time, "" if they can: work that was not recorded leaves holes too."""
+    count, rows = unfinished(trace)
+    if count > threshold * rows:
+        return (
+            f"{CANNOT_TELL}: {count:,} of {rows:,} device rows have no recorded end, so a hole may be work; "
+            "record again and stop the profiler before the program ends"
+        )
     (row,) = trace.sql(_MISSING).to_pylist()
     for missing, total, what in (
         (row["graphs_silent"], row["graphs"], "graph replays"),
@@ -84,7 +85,7 @@ def _refusal(trace: Trace, threshold: float) -> str:
     ):
         if missing > threshold * total:
             return (
-                f"idle time cannot be told: {missing:,} of {total:,} {what} left no device work in the trace, so a "
+                f"{CANNOT_TELL}: {missing:,} of {total:,} {what} left no device work in the trace, so a "
                 "hole may be unrecorded work; record again (node-level graph tracing, a shorter window, another CUPTI)"
             )
     return ""
@@ -120,6 +121,7 @@ def _findings(trace: Trace, table: pa.Table, summary: list[Row], parameters: Map
     """One per cause, on the device where it takes the largest share: devices idle side by side, so their savings do
     not add up.
     """
+    whole: Setting | None = None
     for cause in CAUSES:
         hit = [row for row in summary if row["by_cause"].get(cause, 0) > 0]
         if not hit:
@@ -131,7 +133,8 @@ def _findings(trace: Trace, table: pa.Table, summary: list[Row], parameters: Map
             if len(hit) > 1:
                 where += f", the worst of {len(hit)}"
             gaps = _gaps_of(table, cause, worst)
-            yield _finding(trace, cause, gaps, share=share, where=where, parameters=parameters)
+            whole = whole or evidence.setting(trace)
+            yield _finding(trace, cause, gaps, share=share, where=where, whole=whole, parameters=parameters)
 
 
 def _gaps_of(table: pa.Table, cause: str, device: Row) -> pa.Table:
@@ -142,54 +145,54 @@ def _gaps_of(table: pa.Table, cause: str, device: Row) -> pa.Table:
 
 
 def _finding(
-    trace: Trace, cause: str, gaps: pa.Table, *, share: float, where: str, parameters: Mapping[str, Scalar]
+    trace: Trace,
+    cause: str,
+    gaps: pa.Table,
+    *,
+    share: float,
+    where: str,
+    whole: Setting,
+    parameters: Mapping[str, Scalar],
 ) -> Finding:
-    by_name, in_calls_ns = _blamed(trace, gaps)
-    ns: int = sum(row["dur"] for row in gaps.select(["dur"]).to_pylist())
-    said = advice.CAUSES[cause]
-    if cause == "launch_bound":
-        phase = max(_by(gaps, "phase").items(), key=lambda item: item[1])[0]
-        (row,) = trace.sql(_GRAPH_SHARE).to_pylist()
-        said = advice.launch_bound(in_calls=2 * in_calls_ns >= ns, graphs=row["share"] >= 0.5, phase=phase)
+    blamed = evidence.blame(trace, gaps)
+    ns = evidence.total(gaps)
+    scene = evidence.scene(
+        whole,
+        gaps,
+        blamed,
+        small_ns=int(parameters["small_gap_ns"] or 0),
+        latency_ns=int(parameters["launch_latency_ns"] or 0),
+    )
+    said = advise(cause, scene)
+    place = evidence.ended_by(trace, gaps) if cause == "queued" and not scene.pauses else ""
     longest = gaps.slice(0, _SHOWN)
-    evidence = [*longest["after_id"].to_pylist(), *(id for id in longest["blame"].to_pylist() if id is not None)]
-    named = "; ".join(f"{name} ({blamed / 1e6:,.3f} ms)" for name, blamed in by_name[:_NAMED])
+    ids = [*longest["after_id"].to_pylist(), *(id for id in longest["blame"].to_pylist() if id is not None)]
     return Finding(
-        severity=_severity(cause, share, ns / gaps.num_rows, parameters),
-        title=f"{said.title}: {ns / 1e6:,.3f} ms idle ({share:.1%} of the span){where}",
-        detail=f"{gaps.num_rows:,} gap{'s' * (gaps.num_rows > 1)}, the longest {gaps['dur'][0].as_py() / 1e3:,.1f} us"
-        + (f"; mostly in {named}. " if named else ". ")
-        + said.detail,
+        severity=_severity(cause, share, scene, parameters),
+        title=f"{cause}: {said.title}, {share:.1%} of the span{where}",
+        detail=" ".join(part for part in (_extent(gaps, blamed), place, said.detail) if part),
         saving_low_ns=0,
         saving_high_ns=ns,
-        evidence=tuple(dict.fromkeys(evidence)),
+        evidence=tuple(dict.fromkeys(ids)),
         remedy=said.remedy,
         cost=said.cost,
         verify=said.verify,
     )
 
 
-def _blamed(trace: Trace, gaps: pa.Table) -> tuple[list[tuple[str, int]], int]:
-    """Names of the host rows that these gaps are blamed on, costliest first; and the time blamed on API calls."""
-    by_id = _by(gaps.select(["blame", "dur"]).drop_null(), "blame")
-    rows = trace.rows(by_id)
-    by_name: Counter[str] = Counter()
-    for id, ns in by_id.items():
-        by_name[rows[id]["name"]] += ns
-    in_calls = sum(ns for id, ns in by_id.items() if rows[id]["kind"] == "launch")
-    return sorted(by_name.items(), key=lambda item: (-item[1], item[0])), in_calls
+def _extent(gaps: pa.Table, blamed: Blame) -> str:
+    longest = duration(gaps["dur"][0].as_py())
+    named = "; ".join(f"{name} ({duration(ns)})" for name, ns in list(blamed.by_name.items())[:_NAMED])
+    size = f"1 gap of {longest}" if gaps.num_rows == 1 else f"{gaps.num_rows:,} gaps, the longest {longest}"
+    return f"{size}; mostly in {named}." if named else f"{size}."
 
 
-def _by(gaps: pa.Table, column: str) -> dict[Any, int]:
-    grouped = gaps.group_by(column).aggregate([("dur", "sum")])
-    return {row[column]: row["dur_sum"] for row in grouped.to_pylist()}
-
-
-def _severity(cause: str, share: float, mean_ns: float, parameters: Mapping[str, Scalar]) -> Severity:
-    ordinary = cause == "queued" and mean_ns < float(parameters["launch_latency_ns"] or 0)
-    if cause == "unattributed" or ordinary:
+def _severity(cause: str, share: float, scene: Scene, parameters: Mapping[str, Scalar]) -> Severity:
+    """What made queued work wait is not in the trace, and may be work that was not recorded: at most a warning."""
+    if cause == "unattributed" or (cause == "queued" and scene.pauses):
         return "info"
-    return "critical" if share >= float(parameters["critical_share"] or 0) else "warning"
+    critical = cause != "queued" and share >= float(parameters["critical_share"] or 0)
+    return "critical" if critical else "warning"
 
 
 ANALYSIS = IdleGaps()

@@ -1,12 +1,15 @@
 -- Why does each device idle? Every hole in its work over all streams, with the cause that the host's side of the trace
 -- shows. n is the row that ended the gap, L the call that launched it, T the thread of L. L came late if the device was
--- empty by then, or about to be. First match:
+-- empty by then, or about to be, and if at least half of the gap was over one launch latency after L had returned: what
+-- comes later than that is not the host's, which had done its part. A gap has one cause, that of its larger part.
+-- First match:
 --   between_steps  L came late, and most of the gap lies outside all serving steps of the rank
 --   sync           T was waiting for the device when the gap began and called L only after that wait
 --   launch_bound   L came late, and T was in ops, calls or Python functions for at least half of the gap
 --   queued         L came in time: n itself waited, for another stream, another rank or the device's front end
 --   unattributed   n has no recorded launch, or L came late and T was not seen at work
--- parameter launch_latency_ns BIGINT: a call that starts less than this before the gap comes late.
+-- parameter launch_latency_ns BIGINT: a call that starts less than this before the gap comes late; and so long after a
+--                                     call has returned may its work start without having waited.
 -- parameter sync_slack_ns BIGINT: a wait that ended up to this long before the gap began still counts as ended by it
 --                                 (host and device clocks differ by some microseconds).
 -- column rank INTEGER: rank.
@@ -28,7 +31,8 @@ WITH RECURSIVE gaps AS MATERIALIZED (
         g.ts + g.dur AS end_ts,
         l.pid,
         l.tid,
-        l.ts AS launch_ts
+        l.ts AS launch_ts,
+        l.ts + l.dur AS launch_end_ts
     FROM idle_gaps_raw() AS g
     LEFT JOIN launches AS l ON l.id = g.launch_id
 ),
@@ -93,6 +97,7 @@ judged AS MATERIALIZED (
         CASE
             WHEN m.launch_ts IS NULL THEN 'unattributed'
             WHEN m.launch_ts <= m.ts - launch_latency_ns THEN 'queued'
+            WHEN 2 * (m.end_ts - (m.launch_end_ts + launch_latency_ns)) > m.dur THEN 'queued'
             WHEN m.rank IN (SELECT rank FROM marks) AND 2 * m.in_steps_ns < m.dur THEN 'between_steps'
             WHEN m.wait_end_ts > m.ts - sync_slack_ns AND m.wait_end_ts <= least(m.end_ts, m.launch_ts) THEN 'sync'
             WHEN 2 * m.host_busy_ns >= m.dur THEN 'launch_bound'

@@ -1,7 +1,9 @@
 """Run a Python program as the interpreter itself would, with torch.profiler around the whole of it.
 
-Executed as a script by the interpreter being profiled, which need not have tracekit: the standard library and torch
-only, and nothing newer than Python 3.8. Its first argument is a JSON object, the others are the program's:
+Executed by the interpreter being profiled, which need not have tracekit: the standard library and torch only, and
+nothing newer than Python 3.8. `torch_profiler.START` compiles it under the name <tracekit>, so that recorded stacks do
+not say where tracekit is installed, and calls `main`. The first argument is a JSON object, the others are the
+program's:
 
     {"kind": "script" | "module" | "code", "target": path, name or code, "stacks": bool, "shapes": bool,
      "trace": file to write, "status": file that says how it went}
@@ -23,6 +25,7 @@ import importlib.machinery
 import importlib.util
 import io
 import json
+import linecache
 import os
 import pkgutil
 import re
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 # errors are let through.
 KINETO_CHATTER = re.compile(rb"(USDT|STAGE|INFO):|ERROR:.*gpuGetDeviceCount failed")
 FATAL_SIGNALS = ("SIGTERM", "SIGHUP")
+OWN_FILE = "<tracekit>"
 
 
 class Recorder:
@@ -222,9 +226,14 @@ def hide_own_frames() -> None:
     """Print an uncaught exception from the program's first frame on, by whatever hook the program has set."""
     shown = sys.excepthook
 
+    def is_own(trace: types.TracebackType | None) -> bool:
+        return trace is not None and trace.tb_frame.f_code.co_filename == OWN_FILE
+
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        if trace is not None and is_own(trace.tb_next):  # the first frame is the -c that called us
             trace = trace.tb_next
+            while trace is not None and is_own(trace):
+                trace = trace.tb_next
         shown(kind, error.with_traceback(trace), trace)
 
     sys.excepthook = hook
@@ -261,7 +270,9 @@ def run_program(kind: str, target: str, arguments: Sequence[str]) -> None:
     if kind == "module":
         run_module(target)
     elif kind == "code":
-        exec(compile(target, "<string>", "exec", dont_inherit=True), main.__dict__)
+        code = compile(target, "<string>", "exec", dont_inherit=True)
+        show_in_tracebacks(code, target)
+        exec(code, main.__dict__)
     elif is_container(target):
         run_module("__main__", False)
     else:
@@ -273,13 +284,20 @@ def run_program(kind: str, target: str, arguments: Sequence[str]) -> None:
         exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
+def show_in_tracebacks(code: types.CodeType, source: str) -> None:
+    """Replace what Python 3.13 and later print as the lines of "<string>": those of the -c that started us."""
+    register: Any = getattr(linecache, "_register_code", None)
+    if register is not None:
+        register(code if hasattr(linecache, "_interactive_cache") else "<string>", source, "<string>")
+
+
 def correct_orig_argv(kind: str, target: str) -> None:
     """Leave no trace of this script for programs that start themselves anew from sys.orig_argv."""
     original = getattr(sys, "orig_argv", None)
     if original is not None:
-        start = len(original) - len(sys.argv)
+        start = len(original) - len(sys.argv) - 1
         own = {"script": [target], "module": ["-m", target], "code": ["-c", target]}[kind]
-        original[start : start + 2] = own
+        original[start : start + 3] = own  # in place of -c, its code and the JSON object
 
 
 def prepare_processes() -> None:
@@ -332,7 +350,3 @@ def main() -> None:
     except BaseException:
         hide_own_frames()
         raise
-
-
-if __name__ == "__main__":
-    main()

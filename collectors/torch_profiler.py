@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,15 @@ Kind = Literal["script", "module", "code"]
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?(\.exe)?$")
 _FLAGS_WITH_VALUE = frozenset("WX")
 _BOOTSTRAP = Path(__file__).with_name("_torch_bootstrap.py")
+# Run by -c, whose sys.path begins with the working folder: a json.py there is the program's and not for us.
+START = f"""
+import sys
+path, sys.path, names = sys.path, [entry for entry in sys.path if entry], {{"__name__": "tracekit"}}
+with open({str(_BOOTSTRAP)!r}, encoding="utf-8") as file:
+    exec(compile(file.read(), "<tracekit>", "exec"), names)
+sys.path = path
+names["main"]()
+"""
 _POSSIBLE = (
     "A Python program can be recorded today: `python script.py ...`, `python -m module ...`, with any interpreter, "
     "or a command that is a Python script."
@@ -116,6 +125,19 @@ def _split_flags(word: str, rest: list[str]) -> tuple[Kind | None, str, list[str
     return None, "", [word]
 
 
+def files_of(program: Program, command: Sequence[str]) -> Iterator[Path]:
+    """Files that a command names, or that its arguments may name, whether or not they exist."""
+    for word in (program.interpreter, *command, *(word.partition("=")[2] for word in command)):
+        if word:
+            yield Path(word)
+    place = Path(*program.target.split(".")) if program.kind == "module" else Path(program.target)
+    if program.kind != "code":
+        yield place / "__main__.py"
+    if program.kind == "module":
+        yield Path(f"{place}.py")
+        yield place / "__init__.py"
+
+
 def _python_shebang(path: Path) -> list[str] | None:
     """The interpreter of a script such as a pip-made command, with its flags; None if it is no Python script."""
     with path.open("rb") as file:
@@ -148,7 +170,7 @@ def record(program: Program, trace: Path, *, stacks: bool = False, shapes: bool 
         "status": str(status_file.absolute()),
     }
     started = time.monotonic()
-    ended = run_child([program.interpreter, *program.flags, str(_BOOTSTRAP), json.dumps(settings), *program.arguments])
+    ended = run_child([program.interpreter, *program.flags, "-c", START, json.dumps(settings), *program.arguments])
     status = json.loads(status_file.read_text()) if status_file.exists() else {}
     _check(program, status, ended)
     return Recording(

@@ -15,8 +15,11 @@ simulate $samples/h100_decode_eager.json.gz --mode eager --launch-bound-ns 18000
 simulate $samples/h100_decode_graph.json.gz --mode full_graph
 rm $samples/h100_decode_*.truth.json # says what is true of them, for tests of the simulator
 
-"$python" -m tracekit collect --force -o $samples/serve_cpu.parquet \
-    --keep-raw $samples/serve_cpu.json.gz -- "$python" $samples/serve.py
-# The profiler notes the full path it wrote to: nobody's business.
-gzip -dc $samples/serve_cpu.json.gz | sed 's|"traceName": ".*/|"traceName": "|' | gzip -9n >$samples/serve_cpu.tmp
-mv $samples/serve_cpu.tmp $samples/serve_cpu.json.gz
+recorded=$samples/serve_cpu
+"$python" -m tracekit collect --force -o $recorded.parquet --keep-raw $recorded.json.gz -- "$python" $samples/serve.py
+# The profiler notes the full path it wrote to, the machine's name and an id of the run: nobody's business.
+gzip -dc $recorded.json.gz |
+    sed -E -e 's|"traceName": ".*/|"traceName": "|' -e 's/^( *"(host_name|trace_id)"): ".*"/\1: ""/' |
+    gzip -9n >$recorded.tmp
+mv $recorded.tmp $recorded.json.gz
+"$python" -m tracekit convert --force $recorded.json.gz -o $recorded.parquet

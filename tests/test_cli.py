@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +16,9 @@ from click.testing import CliRunner, Result
 
 import tracekit
 from tests.event_rows import footer_of, kernel, launch, op, write_trace
+from tracekit.analyses._idle_advice import MEANINGS
 from tracekit.cli import main
+from tracekit.errors import UsageError
 from tracekit.footer import SourceInfo
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +96,9 @@ def test_the_module_runs_too() -> None:
 def test_verdict_as_text(trace: Path) -> None:
     result = run("analyze", trace)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "the host launches too slowly: 0.300 ms idle (30.0% of the span)" in result.stdout
+    assert "launch_bound: the device waits in a few gaps, 30.0% of the span; saves 0 to 300 us" in result.stdout
+    assert result.stdout.startswith(f"{trace}   5 events   1 rank")
+    assert not [line for line in result.stdout.splitlines() if line != line.rstrip()]
     assert len(result.stdout.splitlines()) <= 40
     assert "\x1b" not in result.stdout
 
@@ -174,7 +177,7 @@ def test_output_file(trace: Path, tmp_path: Path) -> None:
     )
     assert json.loads(out.read_text())["schema"] == 1
     assert run("analyze", trace, "-o", out, "--force").exit_code == 0
-    assert out.read_text().startswith("rank0.json")
+    assert out.read_text().startswith(str(trace))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "trace.parquet"]
 
 
@@ -193,6 +196,27 @@ def test_rules_of_the_user(trace: Path, tmp_path: Path) -> None:
     assert run("analyze", trace, "--rules", rules).exit_code == 2
 
 
+def test_rules_that_match_nothing_are_told(trace: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "my.toml"
+    rules.write_text('[[rule]]\ncategory = "moe"\npattern = "absent"\n')
+    (tmp_path / "empty.toml").write_text("")
+    command = [sys.executable, "-m", "tracekit", "analyze", str(trace), "--rules"]
+    for file in (rules, tmp_path / "empty.toml"):
+        shown = subprocess.run([*command, str(file)], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert shown.stderr == f"tracekit: warning: no rule of {file} matches a name in this trace\n"
+
+
+def test_help_explains_each_cause() -> None:
+    shown = run("analyze", "-h").output
+    assert [cause for cause, meaning in MEANINGS.items() if not re.search(rf"{cause} +{meaning}", shown)] == []
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("", 100), ("70", 70), ("20", 60), ("500", 120), ("x", 100)])
+def test_text_fits_the_columns_asked_for(trace: Path, columns: str, widest: int) -> None:
+    lines = CliRunner().invoke(main, ["analyze", str(trace)], env={"COLUMNS": columns}).stdout.splitlines()
+    assert widest - 15 < max(map(len, lines)) <= widest
+
+
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +233,81 @@ def test_exit_codes(tmp_path: Path) -> None:
         assert result.stderr.count("\n") == 1
     assert run("analyze", cut, "--allow-partial").exit_code == 0
     assert "cut short" in run("analyze", cut, "--allow-partial").stdout
+
+
+@pytest.mark.parametrize("arguments", [["analyze", ""], ["sql", "", "SELECT 1"], ["convert", "", "-o", "t.parquet"]])
+def test_an_empty_path_is_not_the_current_directory(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kineto(tmp_path / "a.json", KERNEL)
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the path is empty" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_no_input_is_overwritten(trace: Path, tmp_path: Path) -> None:
+    link, rules, folder = tmp_path / "link.parquet", tmp_path / "my.toml", tmp_path / "ranks"
+    link.hardlink_to(trace)
+    rules.write_text('[[rule]]\ncategory = "moe"\npattern = "nvjet"\n')
+    folder.mkdir()
+    raw = kineto(folder / "a.json", KERNEL)
+    before = {path: path.read_bytes() for path in (trace, rules, raw)}
+    for arguments in (
+        ["analyze", trace, "-o", trace],
+        ["analyze", trace, "-o", link],
+        ["analyze", trace, "--rules", rules, "-o", rules],
+        ["analyze", folder, "-o", raw],
+        ["sql", trace, "FROM kernels", "-o", link],
+    ):
+        result = run(*arguments, "--force")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == f"tracekit: {arguments[-1]} is what is to be read; give another -o\n"
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("arguments", [["analyze"], ["analyze", "--format", "json"], ["sql"]])
+def test_a_full_disk_is_one_line(trace: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "tracekit", arguments[0], str(trace), *arguments[1:]]
+    command += ["FROM kernels"] * (arguments[0] == "sql")
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    assert (shown.returncode, shown.stderr) == (
+        1,
+        "tracekit: the output cannot be written: No space left on device\n",
+    )
+
+
+def test_parquet_files_are_analysed_one_at_a_time(trace: Path, tmp_path: Path) -> None:
+    assert run("analyze", tmp_path).exit_code == 0  # the only one of its folder
+    write_trace(tmp_path / "second.parquet", ROWS)
+    result = run("analyze", tmp_path)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"tracekit: {tmp_path} holds 2 Parquet files (second.parquet, trace.parquet), which are analysed one at a "
+        "time; name one. To see several ranks together, convert the profiler's own files into one\n",
+    )
+    with pytest.raises(UsageError, match="Parquet files are analysed one at a time"):
+        tracekit.open([trace, tmp_path / "second.parquet"])
+    kineto(tmp_path / "a.json", KERNEL)
+    assert run("analyze", tmp_path).exit_code == 0  # beside raw files, Parquet is taken for what was made from them
+
+
+def test_a_trace_is_not_converted_again(trace: Path, tmp_path: Path) -> None:
+    result = run("convert", trace, "-o", tmp_path / "again.parquet")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"tracekit: {trace} is already a tracekit trace; give it to analyze or sql as it is\n",
+    )
+
+
+def test_unknown_formats_say_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1}')
+    result = run("analyze", tmp_path / "a.json")
+    assert result.exit_code == 3
+    assert len(re.findall(r"torch\.profiler.*JSON|JSON.*torch\.profiler", result.stderr)) == 1
 
 
 def test_a_warning_is_one_line(tmp_path: Path) -> None:
@@ -237,82 +336,6 @@ def test_a_reader_that_goes_away_is_no_failure(trace: Path) -> None:
         assert (process.stderr.read(), process.wait(60)) == (b"", 0)
 
 
-# ---- sql -------------------------------------------------------------------------------------------------------------
-
-QUERY = "SELECT name, dur, NULL AS nothing, op_id FROM kernels ORDER BY id"
-
-
-def test_sql_as_table(trace: Path) -> None:
-    assert run("sql", trace, QUERY).stdout == (
-        'name           dur  nothing  op_id\nnvjet<"a">   90000\nnvjet       610000\n'
-    )
-
-
-def test_sql_as_json_is_an_array_of_rows(trace: Path) -> None:
-    assert json.loads(run("sql", trace, QUERY, "--format", "json").stdout) == [
-        {"name": 'nvjet<"a">', "dur": 90000, "nothing": None, "op_id": None},
-        {"name": "nvjet", "dur": 610000, "nothing": None, "op_id": None},
-    ]
-    assert run("sql", trace, "SELECT 1 AS a WHERE false", "--format", "json").stdout == "[]\n"
-
-
-def test_sql_as_csv(trace: Path) -> None:
-    rows = list(csv.reader(io.StringIO(run("sql", trace, QUERY, "--format", "csv").stdout)))
-    assert rows == [["name", "dur", "nothing", "op_id"], ['nvjet<"a">', "90000", "", ""], ["nvjet", "610000", "", ""]]
-
-
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("sum(9007199254740993)", 9007199254740993),
-        ("1.5", 1.5),
-        ("'NaN'::DOUBLE", None),
-        ("[1, NULL, 2]", [1, None, 2]),
-        ("{'a': [sum(1)]}", {"a": [1]}),
-        ("'\\xFF'::BLOB", "ff"),
-        ("DATE '2026-01-02'", "2026-01-02"),
-        ("true", True),
-        ("'\u00e9\"'", 'é"'),
-    ],
-)
-def test_values_in_json(trace: Path, expression: str, value: object) -> None:
-    assert json.loads(run("sql", trace, f"SELECT {expression} AS v", "--format", "json").stdout) == [{"v": value}]
-
-
-def test_columns_of_one_name_are_told_apart(trace: Path) -> None:
-    query = "SELECT 1 AS a, 2 AS a, 3 AS a"
-    assert run("sql", trace, query, "--format", "csv").stdout.splitlines()[1] == "1,2,3"
-    assert list(json.loads(run("sql", trace, query, "--format", "json").stdout)[0].values()) == [1, 2, 3]
-
-
-def test_analyses_are_table_functions(trace: Path) -> None:
-    result = run("sql", trace, "SELECT cause, dur FROM idle_gaps(launch_latency_ns := 500000)", "--format", "json")
-    assert json.loads(result.stdout) == [{"cause": "launch_bound", "dur": 300000}]
-    assert "gemm" in run("sql", trace, "FROM attribution()").stdout
-
-
-@pytest.mark.parametrize(
-    "query", ["DROP VIEW events", "FROM read_csv('/etc/passwd')", "SELECT nothing", "SELECT 1; SELECT 2"]
-)
-def test_sql_that_is_refused(trace: Path, query: str) -> None:
-    result = run("sql", trace, query)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("tracekit: ")
-
-
-@pytest.mark.parametrize("form", ["table", "json", "csv"])
-def test_names_beyond_the_terminals_encoding(tmp_path: Path, form: str) -> None:
-    path = write_trace(tmp_path / "t.parquet", [kernel(0, 1, name="é漢")])
-    query = "SELECT name FROM kernels WHERE name = 'é漢'"
-    command = [sys.executable, "-m", "tracekit", "sql", str(path), query, "--format", form]
-    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
-    shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, **locale})
-    if form == "json":
-        assert json.loads(shown.stdout) == [{"name": "é漢"}]
-    else:  # click writes UTF-8 where the locale says ASCII; other encodings get escapes
-        assert "é漢".encode() in shown.stdout or rb"\xe9\u6f22" in shown.stdout
-
-
 # ---- convert ---------------------------------------------------------------------------------------------------------
 
 
@@ -320,7 +343,7 @@ def test_convert(tmp_path: Path) -> None:
     raw, out = kineto(tmp_path / "a.json", KERNEL), tmp_path / "trace.parquet"
     result = run("convert", raw, "-o", out)
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"1 events read, 1 stored, 0 skipped, 1 rank(s)\nWrote {out}\n"
+    assert result.stderr == f"1 event read, 1 stored, 0 skipped, 1 rank\nWrote {out}\n"
     assert run("convert", raw, "-o", out).exit_code == 2
     assert run("convert", raw, "-o", out, "--force").exit_code == 0
     assert run("sql", out, "SELECT count(*) AS n FROM kernels", "--format", "csv").stdout == "n\n1\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -19,11 +20,11 @@ import pytest
 from click.testing import CliRunner
 
 from tracekit.cli import main
-from tracekit.cli_collect import _write_trace
+from tracekit.cli_collect import _convert
 from tracekit.collectors import torch_profiler
 from tracekit.collectors._child import Ended
-from tracekit.collectors.torch_profiler import Program, Recording, parse_command
-from tracekit.errors import CaptureError, UnknownFormatError, UsageError
+from tracekit.collectors.torch_profiler import START, Program, Recording, parse_command
+from tracekit.errors import UnknownFormatError, UsageError
 
 pytest.importorskip("torch", reason="collect runs programs that import torch")
 
@@ -44,10 +45,22 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def run(command: Sequence[str], folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+def run(command: Sequence[str], folder: Path, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, input=text, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **variables},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
+
+
+def run_plain(command: Sequence[str], folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run what `MIRROR` is part of, without tracekit."""
+    return run(command, folder, text, PLAIN="1")
 
 
 def collect(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -61,10 +74,11 @@ def ranges(trace: Path) -> list[str]:
 
 
 MIRROR = """
-    import json, sys
-    import torch
-    with torch.profiler.record_function("seen"):
-        torch.ones(2) + 1
+    import json, os, sys
+    if "PLAIN" not in os.environ:  # the import takes seconds
+        import torch
+        with torch.profiler.record_function("seen"):
+            torch.ones(2) + 1
     main = sys.modules["__main__"]
     print(json.dumps([sys.argv, sys.path, sys.orig_argv, __name__, __file__, main.__dict__ is globals()]))
     print(sys.stdin.read().upper(), file=sys.stderr)
@@ -75,14 +89,14 @@ def test_script_sees_what_it_would_see_without(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub" / "mirror.py", MIRROR)
     command = [sys.executable, "-W", "ignore", "sub/mirror.py", "--output", "x", "--api-key", "sk-verysecret0123456789"]
-    plain = run(command, tmp_path, "hello")
+    plain = run_plain(command, tmp_path, "hello")
     collected = collect(tmp_path, "--keep-raw", "raw.json.gz", "--", *command, text="hello")
     assert collected.returncode == plain.returncode == 0, collected.stderr
     assert collected.stdout == plain.stdout
     said = collected.stderr.splitlines()
     assert said[:2] == ["HELLO", said[1]]
     assert said[1].startswith("Recorded mirror.py for ")
-    assert said[2:4] == ["Wrote raw.json.gz", "Wrote trace.parquet"]
+    assert said[2:] == ["Wrote trace.parquet", "Wrote raw.json.gz"]
     assert ranges(tmp_path / "trace.parquet") == ["seen"]
     with gzip.open(tmp_path / "raw.json.gz", "rt") as raw:
         assert json.load(raw)["traceEvents"]
@@ -96,7 +110,7 @@ def test_module_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     write(tmp_path / "package" / "__main__.py", MIRROR + "    1 / 0\n")
     command = [sys.executable, "-m", "package", "argument"]
-    plain = run(command, tmp_path)
+    plain = run_plain(command, tmp_path)
     collected = collect(tmp_path, "-o", "t.parquet", "--", *command)
     assert collected.stdout == plain.stdout
     assert "ZeroDivisionError" in plain.stderr
@@ -104,6 +118,24 @@ def test_module_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
     assert (plain.returncode, collected.returncode) == (1, 5)
     assert "-m package exited with status 1. The trace up to there is in t.parquet" in collected.stderr
     assert ranges(tmp_path / "t.parquet") == ["seen"]
+
+
+def test_code_that_raises_shows_its_own_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "def f():\n    1 / 0\nf()"]
+    plain = run(command, tmp_path)
+    collected = collect(tmp_path, "--", *command)
+    assert "ZeroDivisionError" in plain.stderr
+    assert collected.stderr.startswith(plain.stderr)
+
+
+def test_stacks_do_not_say_where_tracekit_is(tmp_path: Path) -> None:
+    write(tmp_path / "serve.py", "import torch\ndef work():\n    return torch.ones(2) + 1\nwork()\n")
+    collected = collect(tmp_path, "--stack", "--keep-raw", "raw.json", "--", sys.executable, "serve.py")
+    assert collected.returncode == 0, collected.stderr
+    raw = (tmp_path / "raw.json").read_text()
+    assert '"serve.py(2): work"' in raw
+    assert "<tracekit>(" in raw
+    assert "_torch_bootstrap" not in raw
 
 
 def test_records_until_the_last_thread_and_exit_handler(tmp_path: Path) -> None:
@@ -168,8 +200,7 @@ def stop(folder: Path, number: signal.Signals, *, group: bool, arguments: Sequen
     ("number", "group", "ending"),
     [
         (signal.SIGINT, True, "KeyboardInterrupt"),
-        (signal.SIGINT, False, "KeyboardInterrupt"),
-        (signal.SIGTERM, True, "the program was ended by SIGTERM"),
+        (signal.SIGTERM, False, "the program was ended by SIGTERM"),
     ],
 )
 def test_stopped_by_signal_keeps_the_trace(tmp_path: Path, number: signal.Signals, group: bool, ending: str) -> None:
@@ -178,7 +209,8 @@ def test_stopped_by_signal_keeps_the_trace(tmp_path: Path, number: signal.Signal
     assert said.count("KeyboardInterrupt\n") == (number == signal.SIGINT)
     assert ending in said
     assert f"Stopped by {number.name}; the program was ended by {number.name}." in said
-    assert "torch_bootstrap" not in said
+    assert "<tracekit>" not in said
+    assert "<string>" not in said
     assert duckdb.execute("SELECT count(*) FROM read_parquet(?)", [str(tmp_path / "trace.parquet")]).fetchone()
 
 
@@ -205,7 +237,7 @@ def test_terminal_interrupt_reaches_the_program_once(tmp_path: Path) -> None:
 
 
 def test_signal_handler_of_the_program_has_its_way(tmp_path: Path) -> None:
-    code, said = stop(tmp_path, signal.SIGTERM, group=False, arguments=["SIGTERM"])
+    code, said = stop(tmp_path, signal.SIGTERM, group=True, arguments=["SIGTERM"])
     assert code == 0, said
     assert "SIGTERM handled" in said
     assert "Stopped by SIGTERM; the program exited with status 1." in said
@@ -265,17 +297,18 @@ def test_program_with_its_own_profiler_keeps_it(tmp_path: Path) -> None:
     assert ranges(tmp_path / "trace.parquet") == ["before"]
 
 
-def test_nothing_recorded_is_a_failure(tmp_path: Path) -> None:
-    collected = collect(tmp_path, "--", sys.executable, "-c", "import torch")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("import torch; 1 / 0", "no op ran in this process"), ("print('hello')", "had not imported torch")],
+)
+def test_nothing_recorded_is_a_failure_and_leaves_earlier_files(tmp_path: Path, code: str, message: str) -> None:
+    earlier = {"trace.parquet": "earlier", "raw.json": "earlier too"}
+    for name, text in earlier.items():
+        (tmp_path / name).write_text(text)
+    collected = collect(tmp_path, "--force", "--keep-raw", "raw.json", "--", sys.executable, "-c", code)
     assert collected.returncode == 5
-    assert "no op ran in this process" in collected.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_never_importing_torch_is_a_failure(tmp_path: Path) -> None:
-    collected = collect(tmp_path, "--", sys.executable, "-c", "print('hello')")
-    assert (collected.returncode, collected.stdout) == (5, "hello\n")
-    assert "had not imported torch" in collected.stderr
+    assert message in collected.stderr
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == earlier
 
 
 def test_interpreter_without_torch_is_told_how_to_get_it(tmp_path: Path) -> None:
@@ -286,24 +319,54 @@ def test_interpreter_without_torch_is_told_how_to_get_it(tmp_path: Path) -> None
     assert "-m pip install 'torch>=2.1'" in collected.stderr
 
 
+PROGRAM = ["--", sys.executable, "there.py", "--config=there.yaml", "-m"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--", sys.executable, "there.py"], "there.parquet exists"),
-        (["--force", "--", sys.executable, "missing.py"], "missing.py: no such script"),
-        (["--force", "--", "/bin/sh", "-c", "true"], "/bin/sh is not Python"),
-        (["--force", "--", "no-such-command"], "no such command"),
-        (["--force", "--", sys.executable], "names no script and no module"),
-        (["--keep-raw", "no/folder/raw.json", "--force", "--", sys.executable, "there.py"], "is not a folder"),
+        (["-o", "there.parquet", *PROGRAM], "there.parquet exists"),
+        (["--", sys.executable, "missing.py"], "missing.py: no such script"),
+        (["--", "/bin/sh", "-c", "true"], "/bin/sh is not Python"),
+        (["--", "no-such-command"], "no such command"),
+        (["--", sys.executable], "names no script and no module"),
+        (["--keep-raw", "no/folder/raw.json", *PROGRAM], "is not a folder"),
+        (["--keep-raw", "raw.txt", *PROGRAM], "raw.txt: --keep-raw writes .json or .json.gz"),
+        (["--force", "-o", "there.py", *PROGRAM], "there.py is named in the command"),
+        (["--force", "-o", "link.py", *PROGRAM], "link.py is named in the command"),
+        (["--force", "-o", "./there.yaml", *PROGRAM], "there.yaml is named in the command"),
+        (["-o", "new.parquet", *PROGRAM, "new.parquet"], "new.parquet is named in the command"),
+        (["--force", "--keep-raw", "log.json", *PROGRAM, "log.json"], "log.json is named in the command"),
+        (["--force", "-o", "there.py", "--", sys.executable, "-m", "there"], "there.py is named in the command"),
+        (["--force", "-o", "app/__main__.py", "--", sys.executable, "app"], "__main__.py is named in the command"),
+        (["-o", "new.json", "--keep-raw", "./new.json", *PROGRAM], "-o and --keep-raw are the same file"),
     ],
 )
-def test_wrong_requests_run_nothing(tmp_path: Path, arguments: list[str], message: str) -> None:
-    write(tmp_path / "there.py", "print('ran')")
-    (tmp_path / "there.parquet").touch()
-    collected = collect(tmp_path, "-o", "there.parquet", *arguments)
-    assert (collected.returncode, collected.stdout) == (2, "")
-    assert message in collected.stderr
-    assert (tmp_path / "there.parquet").read_bytes() == b""
+def test_wrong_requests_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    def record(*_: object, **__: object) -> Recording:
+        raise AssertionError("the program was run")
+
+    monkeypatch.setattr(torch_profiler, "record", record)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app").mkdir()
+    for name in ("there.py", "there.yaml", "there.parquet", "log.json", "app/__main__.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.py").symlink_to("there.py")
+    before = sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(main, ["collect", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_modules_of_the_working_folder_are_the_program_s(tmp_path: Path) -> None:
+    write(tmp_path / "pkgutil.py", "raise SystemExit('imported by tracekit')")
+    settings = {"kind": "code", "target": "", "stacks": False, "shapes": False, "trace": "t", "status": "status"}
+    done = run([sys.executable, "-S", "-c", START, json.dumps(settings)], tmp_path)  # -S: stops for want of torch
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads((tmp_path / "status").read_text())["state"] == "no_torch"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +405,7 @@ def test_other_script_is_refused(tmp_path: Path) -> None:
         parse_command([str(command)])
 
 
-def test_launches_without_kernels_fail_the_gate(tmp_path: Path) -> None:
+def test_launches_without_kernels_fail_the_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"ph": "X", "pid": 1, "tid": 1, "dur": 1}
     events = [{**row, "cat": "cpu_op", "name": "aten::mm", "ts": 1}]
     events += [
@@ -351,9 +414,19 @@ def test_launches_without_kernels_fail_the_gate(tmp_path: Path) -> None:
     ]
     raw = tmp_path / "raw.json"
     raw.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    with pytest.raises(CaptureError, match="work on the GPU 2 times and not one kernel"):
-        _write_trace(raw, tmp_path / "t.parquet", tmp_path / "draft.parquet", "serve.py exited with status 0 and")
-    assert (tmp_path / "t.parquet").exists()
+    assert _convert(raw, tmp_path / "draft.parquet", "serve.py exited with status 0 and") == 2
+
+    def record(program: Program, trace: Path, *, stacks: bool, shapes: bool) -> Recording:
+        shutil.copy(raw, trace)
+        return Recording(trace, Ended(0, None), 1.0, "2.1.0", ("CPU", "CUDA"), displaced=stacks, all_threads=not shapes)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch_profiler, "record", record)
+    done = CliRunner().invoke(main, ["collect", "--keep-raw", "kept.json", "--", sys.executable, "-c", "pass"])
+    assert done.exit_code == 5
+    assert "work on the GPU 2 times and not one kernel" in done.stderr
+    assert (tmp_path / "trace.parquet").exists()
+    assert (tmp_path / "kept.json").read_bytes() == raw.read_bytes()
 
 
 def test_file_that_cannot_be_converted_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

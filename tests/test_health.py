@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tracekit
 from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
 from tracekit.analysis import Result
@@ -32,9 +34,17 @@ def statuses(result: Result) -> Mapping[str, str]:
 GOOD = [op(0, 100), launch(1, 5, op_id=1), kernel(20, 30, launch_id=2, op_id=1, name="nvjet_tst_128x128")]
 
 
-def test_the_empty_trace_is_fine(tmp_path: Path) -> None:
+def test_the_empty_trace_is_not_fine(tmp_path: Path) -> None:
     result = analyze(tmp_path, [])
-    assert (statuses(result), result.findings, result.summary[0]["status"]) == ({}, (), "ok")
+    assert (statuses(result), result.summary[0]["status"]) == ({"events": "fail"}, "fail")
+    assert check(result, "events")[2] == (
+        "0 read = 0 stored + 0 skipped: nothing was recorded; was the profiler running?"
+    )
+
+
+def test_a_trace_of_the_host_alone_is_fine(tmp_path: Path) -> None:
+    result = analyze(tmp_path, [op(0, 100)])
+    assert (statuses(result), result.findings) == ({}, ())
     assert check(result, "device_activity")[2].startswith("no device activity and no launch")
 
 
@@ -84,7 +94,7 @@ def test_calls_are_expected_to_work_by_kind_or_by_evidence(tmp_path: Path) -> No
     assert check(analyze(tmp_path, rows), "launches_without_device_work") == (
         "warn",
         2,
-        "2 of 3 launch calls: cudaLaunchKernelExC, fancyLaunch",
+        "2 of 3 launch calls: cudaLaunchKernelExC, fancyLaunch; their work looks like idle time",
     )
     assert check(analyze(tmp_path, rows, missing_share=0.7), "launches_without_device_work")[0] == "ok"
 
@@ -102,7 +112,7 @@ def test_clocks_that_differ(tmp_path: Path) -> None:
     rows = [launch(10 * US, 5 * US), kernel(8 * US, 9 * US, launch_id=1, name="nvjet")]
     status, count, detail = check(analyze(tmp_path, rows), "starts_before_launch")
     assert (status, count) == ("warn", 1)
-    assert "by up to 2.0 us" in detail
+    assert "by up to 2.00 us" in detail
     assert check(analyze(tmp_path, rows, skew_ns=5 * US), "starts_before_launch")[0] == "ok"
 
 
@@ -110,7 +120,9 @@ def test_the_ledger_must_add_up(tmp_path: Path) -> None:
     lost = footer_of(GOOD, ledger=Ledger(read=10, stored=3, skipped={"flow": 5}))
     status, _, detail = check(analyze(tmp_path, GOOD, lost), "events")
     assert status == "fail"
-    assert detail == "10 read, but 3 stored and 5 skipped: some were lost on the way"
+    assert detail == (
+        "10 read, but 3 stored and 5 skipped: some were lost on the way, a mistake of tracekit; convert the file anew"
+    )
 
 
 def test_what_was_skipped_and_repaired(tmp_path: Path) -> None:
@@ -121,7 +133,11 @@ def test_what_was_skipped_and_repaired(tmp_path: Path) -> None:
         repaired={"raw backslash in a string": 1, "process or thread given as text": 4},
     )
     result = analyze(tmp_path, GOOD, footer_of(GOOD, ledger=ledger))
-    assert check(result, "skipped") == ("warn", 6, "flow: 4; unreadable JSON: 2")
+    assert check(result, "skipped") == (
+        "warn",
+        6,
+        "flow: 4; unreadable JSON: 2; what was lost is missing from all times",
+    )
     assert check(result, "repaired")[0] == "warn"
     usual = footer_of(
         GOOD, ledger=Ledger(read=7, stored=3, skipped={"flow": 4}, repaired={"process or thread given": 0})
@@ -132,7 +148,11 @@ def test_what_was_skipped_and_repaired(tmp_path: Path) -> None:
 def test_a_file_cut_short(tmp_path: Path) -> None:
     source = SourceInfo(path="a.json", format="kineto", rank=0, truncated_at=12345)
     result = analyze(tmp_path, GOOD, footer_of(GOOD, sources=(source,)))
-    assert check(result, "truncated") == ("warn", 1, "cut short: a.json at byte 12,345")
+    assert check(result, "truncated") == (
+        "warn",
+        1,
+        "cut short: a.json at byte 12,345; what came later is missing, get the whole file",
+    )
 
 
 def test_ranks_that_are_missing(tmp_path: Path) -> None:
@@ -141,8 +161,16 @@ def test_ranks_that_are_missing(tmp_path: Path) -> None:
         return footer_of(GOOD, sources=sources)
 
     assert check(analyze(tmp_path, GOOD, ranks(0, 1, 2, 3)), "ranks") == ("ok", 4, "4 present of 4")
-    assert check(analyze(tmp_path, GOOD, ranks(0, 2)), "ranks") == ("warn", 2, "2 of 4 present, missing: 1, 3")
-    assert check(analyze(tmp_path, GOOD, ranks(2)), "ranks")[0] == "ok"
+    assert check(analyze(tmp_path, GOOD, ranks(0, 2)), "ranks") == (
+        "warn",
+        2,
+        "2 of 4 present, missing: 1, 3; convert all together",
+    )
+    assert check(analyze(tmp_path, GOOD, ranks(2)), "ranks") == (
+        "warn",
+        1,
+        "rank 2 alone of 4: time waiting for peers cannot be told apart; convert all together",
+    )
 
 
 def test_steps_behind_a_good_average(tmp_path: Path) -> None:
@@ -155,7 +183,7 @@ def test_steps_behind_a_good_average(tmp_path: Path) -> None:
     rows += [kernel(3_300, 5, launch_id=2, name="nvjet"), kernel(3_310, 5, launch_id=4, name="nvjet")]
     status, count, detail = check(analyze(tmp_path, rows), "steps_without_device_work")
     assert (status, count) == ("warn", 30)
-    assert detail == "30 of 32 steps: this trace is unusable for per-step timing"
+    assert detail == "30 of 32 steps launched no recorded work: do not judge single steps; sums over the trace hold"
 
 
 def test_one_row_that_dwarfs_the_rest(tmp_path: Path) -> None:
@@ -171,7 +199,7 @@ def test_time_without_a_category(tmp_path: Path) -> None:
     assert check(analyze(tmp_path, rows), "unclassified_time") == (
         "warn",
         1,
-        "20.0% of the busy time is in category other: zqx",
+        "20.0% of the busy time is in category other: zqx; name them in a rules file (--rules)",
     )
 
 
@@ -184,3 +212,46 @@ def test_memory_asked_for_and_not_recorded(tmp_path: Path) -> None:
     assert check(analyze(tmp_path, GOOD, asked), "memory_events")[0] == "warn"
     rows = [*GOOD, {"kind": "instant", "name": "[memory]", "ts": 5}]
     assert check(analyze(tmp_path, rows, footer_of(rows, capture={"profile_memory": 1})), "memory_events")[0] == "ok"
+
+
+@pytest.mark.parametrize(("unfinished", "status"), [(0, "ok"), (1, "warn"), (2, "fail")])
+def test_device_rows_without_an_end(tmp_path: Path, unfinished: int, status: str) -> None:
+    """Of ten; a row of no duration that says nothing of its end has one."""
+    rows = [launch(0, 5), *(kernel(20 + 10 * at, 9, launch_id=1, name="nvjet") for at in range(9))]
+    rows.append(kernel(200, 0, launch_id=1, name="nvjet"))
+    for row in rows[1 : 1 + unfinished]:
+        row |= {"dur": 0, "args": '{"finished": false}'}
+    result = analyze(tmp_path, rows)
+    assert check(result, "no_end_recorded")[:2] == (status, unfinished)
+    if status == "fail":
+        assert check(result, "no_end_recorded")[2] == (
+            "2 of 10 device rows without a recorded end, counted as if they took no time: busy and idle time cannot be "
+            "told; record again and stop the profiler before the program ends"
+        )
+
+
+def test_idle_time_without_a_cause(tmp_path: Path) -> None:
+    rows = [launch(0, 5 * US), *(kernel(at * US, 50 * US, launch_id=1, name="nvjet") for at in (20, 100))]
+    assert check(analyze(tmp_path, rows), "unattributed_idle")[:2] == ("ok", 0)
+    del rows[2]["launch_id"]
+    result = analyze(tmp_path, rows, missing_share=0.9)
+    assert check(result, "unattributed_idle") == (
+        "warn",
+        1,
+        "23.1% of the span is idle without a cause; record Python stacks (tracekit collect --stack; torch.profiler: "
+        "with_stack=True)",
+    )
+    assert statuses(result) == {"unattributed_idle": "warn"}
+    assert statuses(analyze(tmp_path, rows, missing_share=0.9, unattributed_share=0.3)) == {}
+
+
+def test_a_file_cut_before_its_device_rows(tmp_path: Path) -> None:
+    """The cut explains it; neither CUPTI nor the activities asked for do."""
+    source = SourceInfo(path="a.json", format="kineto", rank=0, truncated_at=777)
+    for rows, status in (([op(0, 9)], "warn"), ([op(0, 9), launch(1, 5)], "fail")):
+        result = analyze(tmp_path, rows, footer_of(rows, sources=(source,)))
+        assert check(result, "device_activity") == (
+            status,
+            0,
+            "the file was cut (a.json at byte 777) before any device activity, which comes last; get the whole file",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from tests.test_packaging import project_files
 from tracekit import Result, Trace, errors, registry
+from tracekit.analyses import idle_gaps
 from tracekit.cli import main
 from tracekit.errors import TracekitError
 
@@ -25,11 +27,16 @@ _LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
 def tracekit(command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line that begins with `tracekit`, at the root of the checkout."""
+    """Run a command line that begins with `tracekit`, at the root of the checkout, whatever the terminal's width."""
     name, *arguments = shlex.split(command)
     assert name == "tracekit"
     return subprocess.run(
-        [sys.executable, "-m", "tracekit", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tracekit", *arguments],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -115,6 +122,11 @@ def test_exit_codes_are_those_of_the_errors() -> None:
     assert stated == raised | {0}
 
 
+def test_causes_are_those_of_idle_gaps() -> None:
+    listed = re.findall(r"^\| `(\w+)` \| (?:came|was|has) ", README.read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(idle_gaps.CAUSES)
+
+
 def test_nothing_names_a_package_index_or_this_checkout() -> None:
     index = "|".join(re.escape(host + suffix) for host, suffix in (("pypi", ".org"), ("files.pythonhosted", ".org")))
     unwanted = re.compile(rf"{index}|{re.escape(str(ROOT))}\b")
@@ -127,7 +139,8 @@ def test_samples_are_small_and_described() -> None:
     assert sum((ROOT / name).stat().st_size for name in samples) < 2_000_000
     for name in samples:
         if name.suffix == ".gz":
-            assert str(ROOT).encode() not in gzip.decompress((ROOT / name).read_bytes()), name
+            text = gzip.decompress((ROOT / name).read_bytes()).decode()
+            assert not re.search(rf'{re.escape(str(ROOT))}|"host_name": "[^"]|"traceName": "[^"]*/', text), name
     described = (ROOT / "sample_traces/README.md").read_text()
     assert not [name.name for name in samples if name.suffix in (".gz", ".parquet") and name.name not in described]
 

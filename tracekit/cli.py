@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import io
 import os
+import re
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tracekit import __version__
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import TracekitError, UnknownFormatError, UsageError
 
 # Commands load when used, so that `tracekit --help` costs nothing. A command whose module is absent is not offered.
 _COMMANDS = {
@@ -23,6 +26,12 @@ _COMMANDS = {
     "analyze": ("tracekit.cli_commands:analyze", "Say where the time goes, why the GPU idles, and what to do."),
     "sql": ("tracekit.cli_commands:sql", "Query a trace with SQL."),
 }
+
+
+_WHAT_IS_READ = (
+    "tracekit reads what torch.profiler writes (JSON, also .gz or .zst) and Parquet files made by tracekit itself"
+)
+_EXPECTED = re.compile(r"torch\.profiler|newer tracekit")  # the message says it already, or it is not the matter
 
 
 class _Group(click.Group):
@@ -50,13 +59,37 @@ class _Group(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
+        except UnknownFormatError as error:
+            expected = "" if _EXPECTED.search(str(error)) else f"; {_WHAT_IS_READ}"
+            click.echo(f"tracekit: {error}{expected}", err=True)
+            ctx.exit(error.exit_code)
         except TracekitError as error:
             click.echo(f"tracekit: {error}", err=True)
             ctx.exit(error.exit_code)
-        except BrokenPipeError:
-            # The reader of our output (head, less) has gone: that is no failure. Python would complain at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # the reader of our output (head, less) has gone: that is no failure
+            _drop_output()
             ctx.exit(0)
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            click.echo(f"tracekit: {where}{error.strerror or error}", err=True)
+            _drop_output()
+            ctx.exit(1)
+
+
+def _drop_output() -> None:
+    """Let nothing more be written to stdout: Python would try at exit, and complain."""
+    with contextlib.suppress(io.UnsupportedOperation):  # raised where no file is behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Named(click.Path):
+    """A path, which must not be empty: an unset variable of a shell does not mean the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, as click makes it."""
+        if value == "":
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -75,20 +108,36 @@ def main() -> None:
     """
 
 
-def open_output(path: Path | None, force: bool) -> None:
-    """Refuse an output that exists or cannot be written, before the work is done."""
+def open_output(path: Path | None, force: bool, inputs: Sequence[Path] = ()) -> None:
+    """Refuse an output that exists, is an input, or cannot be written, before the work is done."""
     if path is None:
         return
+    if path.exists() and any(path.samefile(file) for one in inputs for file in _files_of(one)):
+        raise UsageError(f"{path} is what is to be read; give another -o")
     if path.exists() and not force:
         raise UsageError(f"{path} exists; give another -o, or --force to overwrite it")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder; make it first")
 
 
+def _files_of(path: Path) -> Iterator[Path]:
+    """A file itself, or the files in a folder."""
+    if path.is_dir():
+        yield from (child for child in path.rglob("*") if child.is_file())
+    elif path.exists():
+        yield path
+
+
 def write_output(text: str, path: Path | None) -> None:
     """Print the text, or write it to a file, whole or not at all."""
     if path is None:
-        click.echo(text)
+        try:
+            click.echo(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _drop_output()
+            raise TracekitError(f"the output cannot be written: {error.strerror or error}") from error
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit.cli import open_output
-from tracekit.errors import CaptureError
+from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
     from tracekit.collectors.torch_profiler import Program, Recording
@@ -46,11 +47,11 @@ _NO_KERNELS = (
     show_default=True,
     help="File to write.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--force", is_flag=True, help="Overwrite the files; only once something was recorded.")
 @click.option(
     "--shapes/--no-shapes",
     default=False,
-    help="Record op input shapes, which the roofline needs; slows the host, so time without them.  [default: off]",
+    help="Record input shapes of ops; slows the host, so time without them.  [default: off]",
 )
 @click.option(
     "--stack/--no-stack",
@@ -74,31 +75,55 @@ def collect(
       tracekit collect -o trace.parquet -- python serve.py --batch 32
 
     The whole run of the one process is recorded; Ctrl-C ends the program and keeps the trace. The interpreter named
-    is the one that runs, with its own torch. Exit code 5 if the program failed or nothing was recorded.
+    is the one that runs, with its own torch. Exit code 5 if the program failed or nothing was recorded: what a failing
+    program did up to its end is written, and where nothing was recorded no file is touched, --force or not.
     """
-    from tracekit.collectors.torch_profiler import parse_command, record
+    from tracekit.collectors.torch_profiler import files_of, parse_command, record
 
     program = parse_command(command)
-    for path in [output] if keep_raw is None else [output, keep_raw]:
-        open_output(path, force)  # before the program runs, which may take an hour
+    _check_outputs(output, keep_raw, force, [*files_of(program, command)])  # before a run which may take an hour
     with _terminated_tidily(), tempfile.TemporaryDirectory(prefix=".tracekit-", dir=output.parent) as folder:
         recording = record(program, Path(folder, _raw_name(program)), stacks=stack, shapes=shapes)
         _report_run(program, recording)
-        raw = recording.path if keep_raw is None else _keep(recording.path, keep_raw)
+        draft = Path(folder, output.name)
         try:
-            _write_trace(raw, output, Path(folder, output.name), f"{program.label} {recording.ended} and")
+            unseen = _convert(recording.path, draft, f"{program.label} {recording.ended} and")
+            draft.replace(output)
         except CaptureError:
             raise
         except BaseException:  # an interrupt too: what took an hour to record is not to be lost to it
-            if keep_raw is None:
-                click.echo("The trace could not be converted; the profiler's own file is kept.", err=True)
-                _keep(recording.path, _unused(output.with_suffix(".json")))
+            click.echo("The trace could not be converted; the profiler's own file is kept.", err=True)
+            _keep(recording.path, keep_raw or _unused(output.with_suffix(".json")))
             raise
+        click.echo(f"Wrote {output}", err=True)
+        if keep_raw is not None:
+            _keep(recording.path, keep_raw)
+    if unseen:
+        raise CaptureError(_NO_KERNELS.format(launches=unseen, output=output))
     ended = recording.ended
     if ended.status != 0 and ended.stopped_by is None:
         raise CaptureError(f"{program.label} {ended}. The trace up to there is in {output}")
-    if not shapes:
-        click.echo("Shapes were not recorded; for the roofline, record once more with --shapes.", err=True)
+
+
+def _check_outputs(output: Path, keep_raw: Path | None, force: bool, named: Sequence[Path]) -> None:
+    """Refuse outputs that cannot be written, and ones that would overwrite each other or a file of the program."""
+    if keep_raw is not None and not keep_raw.name.lower().endswith((".json", ".json.gz")):
+        raise UsageError(f"{keep_raw}: --keep-raw writes .json or .json.gz; give it such a name")
+    outputs = [output] if keep_raw is None else [output, keep_raw]
+    for path in outputs:
+        open_output(path, force)
+        if any(_same(path, other) for other in named):
+            raise UsageError(f"{path} is named in the command to run, and would be overwritten; write to another file")
+    if keep_raw is not None and _same(output, keep_raw):
+        raise UsageError(f"-o and --keep-raw are the same file, {output}; name two")
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, which need not exist."""
+    try:
+        return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+    except (OSError, RuntimeError, ValueError):  # a word of the command that cannot be a path
+        return False
 
 
 @contextmanager
@@ -137,15 +162,19 @@ def _report_run(program: Program, recording: Recording) -> None:
         click.echo("This torch records only the thread that imported it; ops of other threads are missing.", err=True)
 
 
-def _keep(recorded: Path, wanted: Path) -> Path:
-    """Move the profiler's file to where the user wants it, compressed if the name says so."""
-    if wanted.suffix == ".gz":
-        with recorded.open("rb") as plain, gzip.open(wanted, "wb", compresslevel=6) as packed:
-            shutil.copyfileobj(plain, packed, 1 << 20)
-    else:
-        shutil.move(recorded, wanted)
+def _keep(recorded: Path, wanted: Path) -> None:
+    """Move the profiler's file to where the user wants it, compressed if the name says so; whole or not at all."""
+    draft = wanted.with_name(f".{wanted.name}.{os.getpid()}.tmp")
+    try:
+        if wanted.suffix.lower() == ".gz":
+            with recorded.open("rb") as plain, gzip.open(draft, "wb", compresslevel=6) as packed:
+                shutil.copyfileobj(plain, packed, 1 << 20)
+        else:
+            shutil.move(recorded, draft)
+        draft.replace(wanted)
+    finally:
+        draft.unlink(missing_ok=True)
     click.echo(f"Wrote {wanted}", err=True)
-    return wanted
 
 
 def _unused(path: Path) -> Path:
@@ -154,19 +183,15 @@ def _unused(path: Path) -> Path:
     return path if not path.exists() else next(other for other in tries if not other.exists())
 
 
-def _write_trace(raw: Path, output: Path, draft: Path, program: str) -> None:
-    """Convert, and let the result out only if there is something in it."""
+def _convert(raw: Path, draft: Path, program: str) -> int:
+    """Convert; CaptureError if there is nothing in it. Returns how many launches there are if no kernel was seen."""
     from tracekit.convert import convert
 
     footer = convert([raw], draft)
     kinds = footer.ledger.by_kind
     if not any(kinds.get(kind) for kind in ("op", "kernel", "memcpy", "memset", "graph")):
         raise CaptureError(f"{program} {_nothing(footer)}")
-    launches = _kernel_launches(draft) if kinds.get("launch") else 0
-    draft.replace(output)
-    click.echo(f"Wrote {output}", err=True)
-    if launches and not (kinds.get("kernel") or kinds.get("graph")):
-        raise CaptureError(_NO_KERNELS.format(launches=launches, output=output))
+    return _kernel_launches(draft) if kinds.get("launch") and not (kinds.get("kernel") or kinds.get("graph")) else 0
 
 
 def _nothing(footer: Footer) -> str:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tracekit.analysis import SEVERITIES, Result, Row
-from tracekit.cli import open_output, write_output
+from tracekit.analysis import SEVERITIES, Result, Row, counted
+from tracekit.cli import Named, open_output, write_output
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 JSON_SCHEMA = 1
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FILE = Named(dir_okay=False, path_type=Path)
+_TRACE = Named(path_type=Path)
+_WIDTHS = (60, 120)  # of text on a terminal
 _FORCE = click.option("--force", is_flag=True, help="Overwrite the output file.")
 _PARTIAL = click.option(
     "--allow-partial", is_flag=True, help="Accept a file that was cut short; keep its whole events."
@@ -41,7 +44,7 @@ _RULES = click.option(
 
 
 @click.command()
-@click.argument("trace", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("trace", nargs=-1, required=True, type=_TRACE)
 @click.option("-o", "--output", type=_FILE, required=True, metavar="FILE", help="Parquet file to write.")
 @_PARTIAL
 @_FORCE
@@ -57,19 +60,21 @@ def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, force
     """
     from tracekit.convert import convert as run
 
+    for path in trace:
+        _refuse_own(path)
     with _progress() as progress:
         footer = run(trace, output, allow_partial=allow_partial, force=force, progress=progress)
     skipped = sum(footer.ledger.skipped.values())
     click.echo(
-        f"{footer.ledger.read:,} events read, {footer.ledger.stored:,} stored, {skipped:,} skipped, "
-        f"{len(footer.ranks)} rank(s)",
+        f"{counted(footer.ledger.read, 'event')} read, {footer.ledger.stored:,} stored, {skipped:,} skipped, "
+        f"{counted(len(footer.ranks), 'rank')}",
         err=True,
     )
     click.echo(f"Wrote {output}", err=True)
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=_TRACE)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
@@ -98,21 +103,30 @@ def analyze(
       tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
 
     TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
-    health, attribution, idle_gaps, ...; all of them if none is named. Exit code 1 if the trace fails a health check.
+    health, attribution, idle_gaps, ...; all of them, on one screen, if none is named. Exit code 1 if the trace fails a
+    health check.
+
+    \b
+    Causes of idle time, by gap:
+      launch_bound   the host was still working or launching when the device ran dry
+      sync           the host waited for the device, then had to start from empty
+      between_steps  most of the gap lies outside all serving steps
+      queued         the work had been launched in time; the device, a stream or a peer made it wait
+      unattributed   the trace shows no launch, or no host at work
     """
-    open_output(output, force)
+    open_output(output, force, inputs=(trace, *rules))
     with _opened(trace, rules, allow_partial) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
         if form == "json":
             write_output(_json({"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}), output)
         else:
-            _report(opened, results, output, named=bool(names))
+            _report(opened, results, output, name=str(trace), named=bool(names))
     if _failed(results, fail_on):
         click.get_current_context().exit(1)
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=_TRACE)
 @click.argument("query")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
@@ -138,11 +152,23 @@ def sql(
       tracekit sql trace.parquet "SHOW TABLES"
 
     Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
-    Each analysis is a table function of its name. --format json prints an array of row objects.
+    Table functions, called with parentheses: attribution() and idle_gaps() give the rows of these analyses (their
+    parameters go by name, as above), health() the counts that the analysis of that name judges; busy_segments(),
+    device_time(), idle_gaps_raw(), classified_segments(), launch_steps() and launch_calls() are what they are made of.
+    Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
-    open_output(output, force)
+    open_output(output, force, inputs=(trace, *rules))
     with _opened(trace, rules, allow_partial) as opened:
-        write_output(_WRITERS[form](opened.query_readonly(_text(query))), output)
+        write_output(_WRITERS[form](opened.query_readonly(_text(query)), output is None), output)
+
+
+def _refuse_own(path: Path) -> None:
+    from tracekit import store
+    from tracekit.trace import is_parquet
+
+    if is_parquet(path):
+        store.read_footer(path)
+        raise UsageError(f"{path} is already a tracekit trace; give it to analyze or sql as it is")
 
 
 def _text(argument: str) -> str:
@@ -175,7 +201,7 @@ def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tracekit.report_text import clean
+    from tracekit.text_grid import clean
 
     seen: dict[Path, tuple[int, int]] = {}
     with ExitStack() as stack:
@@ -207,7 +233,7 @@ def _failed(results: Mapping[str, Result], fail_on: str | None) -> bool:
     return gate or (any(one >= bar for one in found))
 
 
-def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *, named: bool) -> None:
+def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *, name: str, named: bool) -> None:
     from rich.console import Console
 
     from tracekit.report_text import WIDTH, render
@@ -215,14 +241,24 @@ def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *,
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
     to_file = output is not None
     blocks = to_file or "utf" in console.encoding.lower()
-    lines = render(trace, results, unicode=blocks, named=named)
+    width = _width() if console.is_terminal and not to_file else _columns_said() or WIDTH
+    low, high = _WIDTHS
+    lines = render(trace, results, name=name, width=min(max(width, low), high), unicode=blocks, named=named)
     if to_file or not console.is_terminal:
         write_output("\n".join(line.plain for line in lines), output)
         return
     for line in lines:
-        if not named:
-            line.truncate(min(WIDTH, console.width), overflow="ellipsis")
         console.print(line, soft_wrap=True)
+
+
+def _width() -> int:
+    """Columns of the terminal; COLUMNS goes first."""
+    return shutil.get_terminal_size().columns
+
+
+def _columns_said() -> int | None:
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if said.isdecimal() else None
 
 
 def describe(trace: Trace) -> Row:
@@ -276,11 +312,11 @@ def _valued(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _as_json(table: pa.Table) -> str:
+def _as_json(table: pa.Table, _shown: bool) -> str:
     return _json(_rows(table))
 
 
-def _as_csv(table: pa.Table) -> str:
+def _as_csv(table: pa.Table, _shown: bool) -> str:
     text = io.StringIO()
     rows = _rows(table)
     writer = csv.writer(text, lineterminator="\n")
@@ -290,10 +326,10 @@ def _as_csv(table: pa.Table) -> str:
     return text.getvalue().removesuffix("\n")
 
 
-def _as_table(table: pa.Table) -> str:
-    from tracekit.report_text import grid
+def _as_table(table: pa.Table, shown: bool) -> str:
+    from tracekit.text_grid import grid
 
-    return "\n".join(grid(_columns(table), _rows(table)))
+    return "\n".join(grid(_columns(table), _rows(table), _width() if shown and sys.stdout.isatty() else None))
 
 
 def _columns(table: pa.Table) -> list[str]:
@@ -312,4 +348,5 @@ def _rows(table: pa.Table) -> list[Row]:
     return [{key: _valued(one) for key, one in row.items()} for row in renamed.to_pylist()]
 
 
-_WRITERS: Mapping[str, Callable[[pa.Table], str]] = {"table": _as_table, "json": _as_json, "csv": _as_csv}
+# shown: the text goes to the screen or a pipe, not to a file.
+_WRITERS: Mapping[str, Callable[[pa.Table, bool], str]] = {"table": _as_table, "json": _as_json, "csv": _as_csv}

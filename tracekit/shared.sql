@@ -6,6 +6,10 @@
 CREATE VIEW device_activity AS
 SELECT * FROM events WHERE kind IN ('kernel', 'memcpy', 'memset', 'graph');
 
+-- Device rows whose end was not recorded; they are stored with no duration.
+CREATE VIEW unfinished AS
+SELECT * FROM device_activity WHERE dur = 0 AND contains(args, '"finished": false');
+
 CREATE VIEW kernels AS
 SELECT * FROM events WHERE kind = 'kernel';
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +16,15 @@ import duckdb
 import pyarrow as pa
 
 from tracekit import store
-from tracekit.analysis import Analysis, Result, Scalar
-from tracekit.classify import Rules, classify_kernel
+from tracekit.analysis import Analysis, Result, Scalar, counted
+from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.errors import UsageError
 from tracekit.registry import analyses
 
 PathLike = str | os.PathLike[str]
+_NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
 _PARQUET_MAGIC = b"PAR1"
+_RANKS = "to see several ranks together, convert the profiler's own files into one"
 
 
 def open(
@@ -38,9 +42,12 @@ def open(
 
     Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError.
     """
-    paths = [Path(path)] if isinstance(path, (str, os.PathLike)) else [Path(one) for one in path]
-    if len(paths) == 1 and is_parquet(paths[0]):
-        return Trace(paths[0], rules=rules)
+    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not all(map(os.fspath, given)):
+        raise UsageError("the path is empty")
+    paths = [Path(one) for one in given]
+    if parquet := _only_parquet(paths):
+        return Trace(parquet, rules=rules)
 
     from tracekit.convert import convert
 
@@ -54,12 +61,38 @@ def open(
         raise
 
 
+def _only_parquet(paths: Sequence[Path]) -> Path | None:
+    """The one Parquet file among what is given, None if it is all to be converted.
+
+    Raises UsageError for several: each is a trace of its own, and the ids of their events clash.
+    """
+    found = [path for path in paths if is_parquet(path)]
+    if len(paths) == 1 and paths[0].is_dir():
+        files = sorted(child for child in paths[0].rglob("*") if child.is_file() and not child.name.startswith("."))
+        parquets = [child for child in files if child.suffix == ".parquet"]
+        found = parquets if len(parquets) == len(files) else []  # beside raw files, one may be made from them
+    elif found and len(paths) == 1:
+        return found[0]
+    elif found:
+        raise UsageError(f"{found[0]} is a tracekit trace already: Parquet files are analysed one at a time; {_RANKS}")
+    if len(found) > 1:
+        raise UsageError(
+            f"{paths[0]} holds {len(found)} Parquet files ({found[0].name}, {found[1].name}"
+            f"{', ...' if len(found) > 2 else ''}), which are analysed one at a time; name one. {_RANKS.capitalize()}"
+        )
+    return found[0] if found else None
+
+
 def is_parquet(path: Path) -> bool:
     """Tell by its first bytes whether a file is Parquet."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+
+
+class RulesWarning(UserWarning):
+    """A rules file of the user changes nothing."""
 
 
 class Trace:
@@ -73,11 +106,20 @@ class Trace:
     ) -> None:
         self.path = Path(path).absolute()
         self.footer = store.read_footer(self.path)
-        self._rules = Rules.load([Path(one) for one in rules]) if rules else None  # a mistake in them is told at once
+        files = [Path(one) for one in rules]
+        self._rules = Rules.load(files) if files else None  # a mistake in them is told at once
+        self._rules_of = {file: Rules.of(read_rules(file)) for file in files}
         self._classified = False
+        self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
         self._finalizer = weakref.finalize(self, _close, self._connection, on_close)
         self._catalog = store.define(self._connection, analyses())
+
+    def __repr__(self) -> str:
+        footer = self.footer
+        ranks = ", ".join(map(str, footer.ranks[:8])) + (", ..." if len(footer.ranks) > 8 else "")
+        state = "" if self._finalizer.alive else ", closed"
+        return f"<Trace {str(self.path)!r}: {counted(footer.ledger.stored, 'event')}, ranks [{ranks}]{state}>"
 
     def __enter__(self) -> Trace:
         return self
@@ -93,7 +135,7 @@ class Trace:
 
     # ---- SQL ---------------------------------------------------------------------------------------------------------
 
-    def sql(self, query: str, parameters: Mapping[str, Scalar] | None = None) -> pa.Table:
+    def sql(self, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """Run SQL written in code and return its rows. Values from outside go into `parameters` (`$name`), never into
         the text; text typed by a user goes to `query_readonly`.
         """
@@ -137,9 +179,17 @@ class Trace:
         try:
             return store.table(cursor, query)
         except duckdb.Error as error:
-            raise UsageError(f"the query failed: {error}") from error
+            raise UsageError(f"the query failed: {error}{self._hint(str(error))}") from error
         finally:
             cursor.close()
+
+    def _hint(self, message: str) -> str:
+        """What to do about a table that is none: analyses are functions, which DuckDB does not guess."""
+        missing = _NO_TABLE.search(message)
+        if missing is None or missing[1].lower() not in self._catalog.parameters:
+            return ""
+        name = missing[1].lower()
+        return f"\n{name} is a table function, called with parentheses: FROM {name}()"
 
     def _classify_if_read(self, query: str) -> None:
         """Fill `kernel_classes` before the first query that reads it, directly or through macros."""
@@ -147,6 +197,9 @@ class Trace:
             return
         classify = classify_kernel if self._rules is None else self._rules.classify
         names = store.table(self._connection.cursor(), "FROM names_to_classify()").to_pylist()
+        for file, own in self._rules_of.items():
+            if all(own.match(row["name"], row["op_name"] or None) is None for row in names):
+                warnings.warn(f"no rule of {file} matches a name in this trace", RulesWarning, stacklevel=4)
         rows = [(row["kind"], row["name"], row["op_name"], *_class_of(row, classify)) for row in names]
         fields = ("kind", "name", "op_name", "category", "subcategory")
         classified = {field: pa.array([row[at] for row in rows], pa.string()) for at, field in enumerate(fields)}
@@ -164,14 +217,18 @@ class Trace:
         return self._catalog.analyses
 
     def analyze(self, name: str, **parameters: Scalar) -> Result:
-        """Run one analysis; `parameters` override its thresholds.
+        """Run one analysis; `parameters` override its thresholds. Asked again, the same result is returned.
 
         Raises UsageError for an analysis or a parameter that does not exist, naming those that do.
         """
         if name not in self._catalog.analyses:
             raise UsageError(f"no analysis {name!r}; there are: {', '.join(self._catalog.analyses)}")
         analysis = self._catalog.analyses[name]
-        return analysis.run(self, _complete(analysis, parameters))
+        complete = _complete(analysis, parameters)
+        key = (name, *sorted(complete.items()))
+        if key not in self._results:
+            self._results[key] = analysis.run(self, complete)
+        return self._results[key]
 
 
 def _complete(analysis: Analysis, given: Mapping[str, Scalar]) -> Mapping[str, Scalar]:

@@ -1,0 +1,45 @@
+"""What to do about a share of the busy time, by what it is for. Sentences only.
+
+Quiet about GEMM and attention: whether they are efficient is not for time alone to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to say where these categories together take more than the parameter named allows."""
+
+    parameter: str
+    categories: frozenset[str]
+    title: str
+    detail: str
+    remedy: str
+    cost: str
+    verify: str
+
+
+SHARES = (
+    Advice(
+        "communication_share",
+        frozenset({"communication"}),
+        "communication takes {share} of the busy time{where}",
+        "Waiting for slower peers is part of it; time that earlier work covers is not.",
+        "Overlap it with computation, send less (a smaller tensor-parallel degree, quantised all-reduce, "
+        "reduce-scatter for all-reduce), or use faster collectives for small messages (one-shot, symmetric memory).",
+        "Memory and compute move between devices; quantised collectives cost accuracy.",
+        "Same load, this one change: exclusive time of communication, on all ranks.",
+    ),
+    Advice(
+        "pointwise_share",
+        frozenset({"elementwise", "reduction", "index", "norm"}),
+        "unfused pointwise work (elementwise, reduction, index, norm) takes {share} of the busy time{where}",
+        "Each of these kernels reads and writes all of its tensor for little arithmetic. Fusion saves a part of this "
+        "time: what remains is reading the inputs once and writing the results once.",
+        "Compile (torch.compile) or use fused kernels, so that neighbours become one kernel or the end of a GEMM.",
+        "Compile time; recompilation where shapes vary.",
+        "Same load, this one change: exclusive time of these categories.",
+    ),
+)
