@@ -74,6 +74,7 @@ CAPTURE_KEYS = (
 )
 _SQL = Path(__file__).with_suffix(".sql")
 _SMALL_FILE = 1 << 20  # not worth a second thread
+_SLACK = 1 << 16  # a piece ends at an event: without it a crumb would be left over
 _NARROWING = 8
 _SMALLEST = PIECE_BYTES // _NARROWING**2
 _PROPERTY_NAME = re.compile(r"[A-Za-z]{2,40}")
@@ -112,7 +113,7 @@ def read(path: Path, spool: Spool, progress: Progress | None = None) -> SourceRe
 def _piece_bytes(size: int, workers: int) -> int:
     """A size of pieces that gives every worker the same number of them."""
     count = workers * -(-size // (workers * PIECE_BYTES))
-    return max(_SMALL_FILE, -(-size // max(1, count)))
+    return max(_SMALL_FILE, -(-size // max(1, count)) + _SLACK)
 
 
 def _tell(progress: Progress | None, stream: ByteStream) -> None:

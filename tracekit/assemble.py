@@ -73,14 +73,14 @@ class Assembler:
     def _host_rows(
         self, tables: list[pa.Table], next_window: int, nesting: Nesting, launches: LinkIndex, operators: LinkIndex
     ) -> Iterator[pa.Table]:
-        slim = _concatenate(tables, ("ts", "dur", "pid", "tid", "kind", "tie", "label", "name"))
+        slim = _concatenate(tables, ("ts", "dur", "pid", "tid", "kind", "tie", "label"))
         ts = _numbers(slim, "ts")
         end, unfinished = self._ends(slim, ts, unknown=self.source.spool.last_end())
         kind = _codes(slim, "kind", ENCLOSING_ORDER)
         lane = self._lane(slim)  # numbered as they come, hence no order
         tie = _numbers(slim, "tie", _LAST)
         order = order_rows(ts, -end, kind, self._rank(slim), _numbers(slim, "pid"), _numbers(slim, "tid"), tie)
-        order = _by_content_where_equal(order, slim, (ts, end, kind, lane, tie), tables)
+        order = _by_content_where_equal(order, (ts, end, kind, lane, tie), tables)
         identity = self._identities(order)
         parent = np.empty(len(order), np.int64)
         operator = np.empty(len(order), np.int64)
@@ -123,7 +123,7 @@ class Assembler:
             *(_numbers(table, name) for name in ("device", "stream", "correlation", "graph_node_id", "grid_x")),
         )
         order = order_rows(ts, *keys)
-        order = _by_content_where_equal(order, table, (ts, *keys), [table])
+        order = _by_content_where_equal(order, (ts, *keys), [table])
         launch_id, op_id = launches.find(self._key(table))
         _, by_external_id = operators.find(_numbers(table, "external_id"))
         columns = {
@@ -266,20 +266,23 @@ def _as(column_type: pa.DataType, column: pa.Array) -> pa.Array:
     return column.cast(column_type)
 
 
-def _by_content_where_equal(order: Int64s, table: pa.Table, keys: tuple[Int64s, ...], tables: list[pa.Table]) -> Int64s:
+def _by_content_where_equal(order: Int64s, keys: tuple[Int64s, ...], tables: list[pa.Table]) -> Int64s:
     """Rows that agree in all keys, by name, and of those with one name by all that `tables`, one after the other, say.
 
     Two files with the same events in another order must give the same ids.
     """
-    order = _settle(order, _agree(order, keys), lambda rows: _texts(table.column("name"), rows))
-    names = integers(one_array(table.column("name")).indices)
+    agree = _agree(order, keys)
+    if not agree.any():
+        return order
+    names = one_array(_concatenate(tables, ("name",)).column("name"))
+    order = _settle(order, agree, lambda rows: list(names.take(int64_array(rows)).to_pylist()))
 
     def contents(rows: Int64s) -> list[str]:
         whole = _concatenate(tables, tuple({name for table in tables for name in table.column_names}))
         taken = whole.take(int64_array(rows)).to_pylist()
         return [str(sorted((name, value) for name, value in row.items() if value is not None)) for row in taken]
 
-    return _settle(order, _agree(order, (*keys, names)), contents)
+    return _settle(order, _agree(order, (*keys, integers(names.indices))), contents)
 
 
 def _agree(order: Int64s, keys: tuple[Int64s, ...]) -> Bools:
@@ -306,7 +309,3 @@ def _settle(order: Int64s, agree: Bools, describe: Callable[[Int64s], list[str]]
     settled: Int64s = order.copy()
     settled[places] = rows[np.lexsort((np.array([number[text] for text in texts]), group))]
     return settled
-
-
-def _texts(column: pa.ChunkedArray, rows: Int64s) -> list[str]:
-    return list(column.take(int64_array(rows)).to_pylist())

@@ -27,6 +27,7 @@ from tracekit.streams import ByteStream
 
 PIECE_BYTES = 16 << 20
 _READ_BYTES = 4 << 20
+_LEAST_READ = 1 << 16
 _HEAD_LIMIT = 256 << 20
 _TAIL_LIMIT = 64 << 20
 _LIKELY_TAIL = 4 << 20  # a longer one is found by honouring every quote
@@ -171,7 +172,8 @@ class EventArray:
         parts = [self._buffer]
         have = len(self._buffer)
         while have < size and not self._ended:
-            data = self._stream.read(_READ_BYTES)
+            # No more than asked for: pieces of one size are shared out evenly.
+            data = self._stream.read(min(_READ_BYTES, max(_LEAST_READ, size - have)))
             self._ended = not data
             parts.append(data)
             have += len(data)

@@ -88,20 +88,28 @@ class PieceParser:
         self._statements = {name: statement.format(**categories) for name, statement in statements.items()}
         self._known_arguments = {key for match in _KEY.findall(text) for key in match if key}
         self._kinds = dict(kinds)
-        self._database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
-        self._exact = _reads_decimals_exactly(self._database)
-        self._cursors = [self._database.cursor() for _ in range(self.workers)]
+        self._exact = True
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
         self._pool = ThreadPoolExecutor(self.workers)
+        self._connected = self._pool.submit(self._connect)  # while the first piece is being read
         self._sampled = False
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
+        self._exact = _reads_decimals_exactly(database)
+        self._cursors = [database.cursor() for _ in range(self.workers)]
+        return database
 
     def __enter__(self) -> PieceParser:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
-        for cursor in self._cursors:
-            cursor.close()
-        self._database.close()
+        if not self._connected.cancelled():
+            database = self._connected.result()
+            for cursor in self._cursors:
+                cursor.close()
+            database.close()
 
     def submit(self, spool: Spool, text: bytes | memoryview, cut: int) -> Future[Part]:
         """Parse events `text[:cut]`; the future raises one of REFUSED if they are not exactly a list of events."""
@@ -109,6 +117,7 @@ class PieceParser:
         return self._pool.submit(self._parse, spool, text, cut, sample)
 
     def _parse(self, spool: Spool, text: bytes | memoryview, cut: int, sample: bool) -> Part:
+        self._connected.result()
         cursor = self._cursors.pop()
         try:
             if not self._exact:
