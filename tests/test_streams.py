@@ -142,3 +142,12 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
         head_of(tmp_path / "absent.json")
     with pytest.raises(UsageError, match="Is a directory"):
         head_of(tmp_path)
+
+
+def test_a_plain_file_can_be_read_again(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"abcdef")
+    (tmp_path / "zipped.gz").write_bytes(gzip.compress(b"abcdef"))
+    with ByteStream(tmp_path / "plain") as stream:
+        assert (stream.read(4), stream.unread(3), stream.read(9), stream.read(9)) == (b"abcd", True, b"bcdef", b"")
+    with ByteStream(tmp_path / "zipped.gz") as stream:
+        assert (stream.read(9), stream.unread(3)) == (b"abcdef", False)

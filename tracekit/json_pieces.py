@@ -82,8 +82,8 @@ class EventArray:
         if self._closed:
             return None
         while True:
-            self._skip_separator()
             self._fill(self._piece_bytes)
+            self._skip_separator()
             cut = self._last_cut()
             if cut is not None and not self._ended:
                 return self._take(cut)
@@ -169,15 +169,15 @@ class EventArray:
         self._buffer = b""
 
     def _fill(self, size: int) -> None:
-        parts = [self._buffer]
+        parts = [self._buffer] if self._buffer else []
         have = len(self._buffer)
         while have < size and not self._ended:
             # No more than asked for: pieces of one size are shared out evenly.
-            data = self._stream.read(min(_READ_BYTES, max(_LEAST_READ, size - have)))
+            data = self._stream.read(max(_LEAST_READ, size - have))
             self._ended = not data
             parts.append(data)
             have += len(data)
-        self._buffer = b"".join(parts) if len(parts) > 1 else self._buffer
+        self._buffer = parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _skip_separator(self) -> None:
         self._fill(_READ_BYTES if not self._buffer else 0)
@@ -208,7 +208,10 @@ class EventArray:
                 break
             self._fill(end + 1)  # what is pushed back must be whole
         piece = Piece(self.offset, memoryview(self._buffer)[:end], cut)  # no copy: it would be the dearest step here
-        self._buffer = self._buffer[end:]
+        rest = len(self._buffer) - end
+        # Reading the rest again costs less than joining it with what follows.
+        again = 0 < rest < _LEAST_READ and not self._ended and self._stream.unread(rest)
+        self._buffer = b"" if again else self._buffer[end:]
         self.offset += end
         return piece
 

@@ -48,6 +48,13 @@ class ByteStream:
             size -= len(part)
         return b"".join(parts)
 
+    def unread(self, size: int) -> bool:
+        """Go back, so that the last `size` bytes are read again; False if that is not possible (compressed)."""
+        if self._magic:
+            return False
+        self._raw.seek(-size, os.SEEK_CUR)
+        return True
+
     def progress_bytes(self) -> int:
         """How far the reading is in the file as stored, for a progress bar against `size_bytes`."""
         return self._raw.tell()
