@@ -129,6 +129,17 @@ def test_importing_the_package_draws_and_frames_nothing() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_converting_does_not_import_pandas(tmp_path: Path) -> None:
+    """Half of what a small trace takes, and one careless `pa.array` is enough to bring it back (tracekit/arrays.py)."""
+    code = (
+        "import sys; from pathlib import Path; from tracekit.convert import convert\n"
+        f"convert([Path('sample_traces/h100_decode_graph.json.gz')], Path({str(tmp_path / 'out.parquet')!r}))\n"
+        "print([name for name in ('pandas', 'matplotlib', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def dependency_lines() -> list[str]:
     """Lines of pyproject.toml that name one dependency each."""
     text = (ROOT / "pyproject.toml").read_text()

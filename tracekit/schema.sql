@@ -17,7 +17,7 @@ CREATE TABLE events (
     --   gpu_annotation          the device-side envelope of a user range; never counted as work
     --   python                  a Python function on the host
     --   overhead                the profiler's own work
-    --   counter, instant        a sampled value; a moment. Their dur is 0
+    --   counter, instant        a sampled value; a moment. Their dur is 0 unless the source gives one
     kind VARCHAR NOT NULL CHECK (kind IN (
         'kernel', 'memcpy', 'memset', 'graph', 'launch', 'sync', 'op', 'annotation', 'gpu_annotation', 'python',
         'overhead', 'counter', 'instant')),
