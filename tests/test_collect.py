@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -165,6 +165,21 @@ def test_records_until_the_last_thread_and_exit_handler(tmp_path: Path) -> None:
     assert ranges(tmp_path / "trace.parquet") == ["main", "thread", "exit handler"]
 
 
+@pytest.fixture(autouse=True)
+def signals_as_in_the_foreground() -> Iterator[None]:
+    """A job in the background, and all it starts, ignores SIGINT; the programs recorded here are to end of it."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP) if ignores(number)]
+    for number in ignored:
+        signal.signal(number, signal.default_int_handler)  # which a started program does not inherit
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def ignores(number: signal.Signals) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN
+
+
 LOOP = """
     import signal, sys, time
     import torch
@@ -192,7 +207,11 @@ def stop(folder: Path, number: signal.Signals, *, group: bool, arguments: Sequen
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         (os.killpg if group else os.kill)(process.pid, number)
-        _, said = process.communicate(timeout=DEADLINE_S)
+        try:
+            _, said = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # and the program with it: a failure, not a hang
+            raise
     return process.returncode, said
 
 
