@@ -13,9 +13,9 @@ In interleaved rounds, each in a fresh process, over one simulated, pretty-print
 * `command`: `tracekit convert file -o out.parquet`, as a user types it.
 
 orjson and convert are timed inside their processes, so that starting Python and imports cost neither anything; the
-command from outside, with start, imports and exit. The file is in the page cache for all. Memory is the largest sum,
-sampled every 20 ms, of the resident memory of the process and its children; pages of the spool that are mapped into
-memory count. Seconds are medians, ratios are medians of the ratios within one round; "CPU s" are those of all cores,
+command from outside, with start, imports and exit. The file is in the page cache for all. Memory is the kernel's
+peak of the process, or the largest sampled sum of it and its children; pages of the spool that are mapped into memory
+count. Seconds are medians, ratios are medians of the ratios within one round; "CPU s" are those of all cores,
 which other work on the machine stretches less. tracekit uses two cores and more, so a busy machine holds it back more
 than it does orjson. Nothing is asserted: the exit code is 0.
 """
