@@ -12,33 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import tracekit
-from tests.event_rows import footer_of, kernel, launch, op, write_trace
+from tests.command_line import ROWS, US, run
+from tests.event_rows import footer_of, kernel, launch, write_trace
 from tracekit.analyses._idle_advice import MEANINGS
 from tracekit.cli import main
 from tracekit.errors import UsageError
 from tracekit.footer import SourceInfo
 
 ROOT = Path(__file__).parent.parent
-US = 1_000
-ROWS = [
-    launch(0, 5 * US),
-    op(6 * US, 900 * US),
-    launch(392 * US, 5 * US, parent_id=2),
-    kernel(10 * US, 90 * US, launch_id=1, name='nvjet<"a">'),
-    kernel(400 * US, 610 * US, launch_id=3, name="nvjet"),
-]
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     return write_trace(tmp_path / "trace.parquet", ROWS)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def kineto(path: Path, *events: dict[str, Any]) -> Path:

@@ -13,29 +13,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tests.event_rows import kernel, launch, op, write_trace
-from tracekit.cli import main
+from tests.command_line import ROWS, run
+from tests.event_rows import kernel, write_trace
 
 ROOT = Path(__file__).parent.parent
-US = 1_000
-ROWS = [
-    launch(0, 5 * US),
-    op(6 * US, 900 * US),
-    launch(392 * US, 5 * US, parent_id=2),
-    kernel(10 * US, 90 * US, launch_id=1, name='nvjet<"a">'),
-    kernel(400 * US, 610 * US, launch_id=3, name="nvjet"),
-]
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     return write_trace(tmp_path / "trace.parquet", ROWS)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 QUERY = "SELECT name, dur, NULL AS nothing, op_id FROM kernels ORDER BY id"

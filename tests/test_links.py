@@ -130,8 +130,8 @@ def test_order_rows_against_sorted() -> None:
     for _ in range(500):
         count = int(rng.integers(0, 30))
         keys = [rng.integers(-3, 4, count) for _ in range(int(rng.integers(1, 4)))]
-        expected = sorted(range(count), key=lambda row, keys=keys: tuple(key[row] for key in keys))  # type: ignore[misc]
-        assert order_rows(*keys).tolist() == expected
+        rows = zip(*(key.tolist() for key in keys), range(count), strict=True)
+        assert order_rows(*keys).tolist() == [row[-1] for row in sorted(rows)]
 
 
 def test_link_index_against_a_dictionary() -> None:

@@ -127,4 +127,4 @@ def test_a_reader_of_a_third_party(site: Path) -> None:
     assert "vtune" in registry.readers()
     install(site, "again", "NAME = 'kineto'", group="tracekit.collectors")
     with pytest.warns(PluginWarning, match="plugin_again of tracekit.collectors was left out: 'kineto' exists already"):
-        assert registry.readers()["kineto"].__name__ == "tracekit.collectors.kineto"  # type: ignore[attr-defined]
+        assert registry.collectors()["kineto"].__name__ == "tracekit.collectors.kineto"
