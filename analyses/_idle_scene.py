@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,22 +15,16 @@ from tracekit.analysis import duration
 from tracekit.trace import Trace
 
 _FEW = 3  # gaps: where so many hold most of the time, it is not the price of launching
-_NAMED = 2  # API calls named
+_NAMED = 2  # host rows named
 _MUCH = 1 / 3  # of the time is blamed on one kind of thing: enough to advise on that first
-_WORTH_NAMING = 0.05  # of the time
-
 _DATA = re.compile(r"dataloader", re.IGNORECASE)
-# Functions that compile or load. Wrappers around compiled code (compile_wrapper, CompiledFxGraph) run in each step.
-_COMPILATION = re.compile(
-    r"subprocess|\bninja\b|nvrtc|cpp_extension|importlib|dlopen|\bcompile(?!d|_wrapper)|async_compile|convert_frame"
-    r"|(cu|hip)(Module|Library)Load"
-)
-_KERNEL_LAUNCH = re.compile(r"Launch(Cooperative)?Kernel")
+_ENGINE_CODE = r"(^|/)(vllm|sglang|tensorrt_llm|transformers)/"  # functions that a user can look at and act on
 
 _TRACE = r"""
     SELECT
         (SELECT count(*) FROM steps WHERE source = 'execute_context') AS vllm_steps,
         (SELECT count(*) FROM steps WHERE source = 'step') AS sglang_steps,
+        (SELECT count(*) FROM steps WHERE source IN ('tracekit', 'stage')) AS own_steps,
         coalesce(sum(count) FILTER (regexp_matches(name, '\bvllm\b')), 0) AS vllm,
         coalesce(sum(count) FILTER (regexp_matches(name, '\b(sglang|sgl_kernel)\b')), 0) AS sglang,
         coalesce(bool_or(regexp_matches(name, '^autograd::engine|Backward\d*$|^Optimizer\.')), false) AS training
@@ -49,19 +42,21 @@ _GRAPH_SHARE = """
     FROM device_activity AS d
     LEFT JOIN launch_calls() AS c ON c.id = d.launch_id
 """
-_ENDED_BY = """
-    SELECT
-        l.name,
-        sum(g.dur)::BIGINT AS ns,
-        coalesce(sum(g.dur) FILTER (b.launch_id = g.launch_id), 0)::BIGINT AS same_launch_ns
-    FROM idle_gaps_raw() AS g
-    JOIN launches AS l ON l.id = g.launch_id
-    JOIN device_activity AS b ON b.id = g.before_id
-    WHERE g.after_id IN (SELECT unnest($ids))
-    GROUP BY l.name
+_PLACE = "SELECT rank, pid, tid, ts, ts + dur AS end_ts FROM events WHERE id = $id AND pid IS NOT NULL"
+# The innermost function of an engine around that place.
+_CALLER = f"""
+    SELECT name
+    FROM python_calls
+    WHERE rank = $rank
+        AND pid = $pid
+        AND tid = $tid
+        AND ts <= $ts
+        AND ts + dur >= $end_ts
+        AND regexp_matches(name, '{_ENGINE_CODE}')
     ORDER BY
-        ns DESC,
-        l.name
+        dur,
+        id DESC
+    LIMIT 1
 """
 
 
@@ -79,7 +74,7 @@ def setting(trace: Trace) -> Setting:
     (row,) = trace.sql(_TRACE).to_pylist()
     (graphs,) = trace.sql(_GRAPH_SHARE).to_pylist()
     workload: Workload = "unknown"
-    if row["vllm_steps"] or row["sglang_steps"]:
+    if row["vllm_steps"] or row["sglang_steps"] or row["own_steps"]:
         workload = "serving"
     elif row["training"]:
         workload = "training"
@@ -92,47 +87,66 @@ def setting(trace: Trace) -> Setting:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Time of gaps by the name of the host row that they are blamed on, costliest first; and that of API calls."""
+    """Time of gaps by the name of the host row that they are blamed on, costliest first, with the id of one such row;
+    and that of API calls."""
 
     by_name: Mapping[str, int]
+    example: Mapping[str, int]
     in_calls_ns: int
-    in_other_calls_ns: int
 
 
 def blame(trace: Trace, gaps: pa.Table) -> Blame:
     """Add the gaps up by what they are blamed on."""
-    by_id = ns_by(gaps.select(["blame", "dur"]).drop_null(), "blame")
+    by_id = _ns_by_blame(gaps.select(["blame", "dur"]).drop_null())
     rows = trace.rows(by_id)
     by_name: Counter[str] = Counter()
-    calls: Counter[bool] = Counter()
-    for id, ns in by_id.items():
+    example: dict[str, int] = {}
+    in_calls = 0
+    for id, ns in sorted(by_id.items(), key=lambda item: (-item[1], item[0])):
         name = rows[id]["name"]
         by_name[name] += ns
-        if rows[id]["kind"] == "launch":
-            calls[bool(_KERNEL_LAUNCH.search(name))] += ns
+        example.setdefault(name, id)
+        in_calls += ns * (rows[id]["kind"] == "launch")
     ranked = dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
-    return Blame(ranked, calls.total(), calls[False])
+    return Blame(ranked, example, in_calls)
 
 
-def scene(whole: Setting, gaps: pa.Table, blamed: Blame, *, small_ns: int, latency_ns: int) -> Scene:
+def named(trace: Trace, blamed: Blame) -> str:
+    """The costliest names and their times, with the engine's function they were called from where stacks tell."""
+    parts = []
+    for name, ns in list(blamed.by_name.items())[:_NAMED]:
+        caller = _caller(trace, blamed.example[name])
+        under = f", in {_from_package(caller)}" if caller not in ("", name) else ""
+        parts.append(f"{_from_package(name)} ({duration(ns)}{under})")
+    return "; ".join(parts)
+
+
+def _caller(trace: Trace, id: int) -> str:
+    for place in trace.sql(_PLACE, {"id": id}).to_pylist():
+        for row in trace.sql(_CALLER, place).to_pylist():
+            return str(row["name"])
+    return ""
+
+
+def _from_package(name: str) -> str:
+    """A path from the package on: where it is installed says nothing."""
+    return re.sub(r"^\S*/(?=(vllm|sglang|tensorrt_llm|transformers|torch|flashinfer)/)", "", name)
+
+
+def scene(whole: Setting, phase: str, gaps: pa.Table, blamed: Blame, *, small_ns: int) -> Scene:
     """What advice on these gaps, longest first, has to fit."""
     ns = total(gaps)
-    phases = ns_by(gaps, "phase")
-
-    def much(pattern: re.Pattern[str]) -> bool:
-        return sum(part for name, part in blamed.by_name.items() if pattern.search(name)) >= _MUCH * ns
-
+    in_time = total(gaps.filter(pc.field("launch_lead_ns") > 0))
+    on_data = sum(part for name, part in blamed.by_name.items() if _DATA.search(name))
     return Scene(
         workload=whole.workload,
-        phase=max(phases, key=lambda phase: (phases[phase], phase)),
+        phase=phase,
         engine=whole.engine,
         graphs=whole.graphs,
         shape=_shape(gaps, ns, small_ns),
-        pauses=ns < latency_ns * gaps.num_rows,
+        pauses=2 * in_time >= ns,
         in_calls=2 * blamed.in_calls_ns >= ns,
-        in_other_calls=2 * blamed.in_other_calls_ns >= ns,
-        on_data=much(_DATA),
-        on_compilation=much(_COMPILATION),
+        on_data=on_data >= _MUCH * ns,
     )
 
 
@@ -142,27 +156,11 @@ def _shape(gaps: pa.Table, ns: int, small_ns: int) -> Shape:
     return "small gaps" if 2 * total(gaps.filter(pc.field("dur") < small_ns)) >= ns else "long gaps"
 
 
-def ended_by(trace: Trace, gaps: pa.Table) -> str:
-    """Sentences that say which API calls brought the work that ended the gaps: the only place that a wait has."""
-    found = trace.sql(_ENDED_BY, {"ids": gaps["after_id"].to_pylist()}).to_pylist()
-    if not found:
-        return ""
-    worth = [row for row in found if row["ns"] >= _WORTH_NAMING * total(gaps)] or found
-    parts = [f"{duration(row['ns'])} end at work of {row['name']}" for row in worth[:_NAMED]]
-    if inside := sum(row["same_launch_ns"] for row in found):
-        parts.append(f"{duration(inside)} lie between rows of the same launch")
-    text = ", ".join(parts) + "."
-    if "GraphLaunch" in found[0]["name"]:
-        text += " Kernels of a graph may not be recorded; then the device was at work here."
-    return text
-
-
 def total(gaps: pa.Table) -> int:
     """Length of all gaps."""
     return pc.sum(gaps["dur"]).as_py() or 0
 
 
-def ns_by(gaps: pa.Table, column: Literal["blame", "phase"]) -> dict[Any, int]:
-    """Length of all gaps by a column."""
-    grouped = gaps.group_by(column).aggregate([("dur", "sum")])
-    return {row[column]: row["dur_sum"] for row in grouped.to_pylist()}
+def _ns_by_blame(gaps: pa.Table) -> dict[int, int]:
+    grouped = gaps.group_by("blame").aggregate([("dur", "sum")])
+    return {row["blame"]: row["dur_sum"] for row in grouped.to_pylist()}

@@ -71,10 +71,10 @@ class Attribution:
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         """Measure with the macro attribution; judge whether enough of the time has a category."""
         table = trace.macro(self.name)
-        if table.num_rows == 0:
+        devices = sorted(trace.macro("device_time").to_pylist(), key=lambda row: (row["rank"], row["device"] or 0))
+        if not devices:
             return _host(trace, parameters)
         unclassified = _by_device(table.filter(pc.field("category") == "other"))
-        devices = sorted(trace.macro("device_time").to_pylist(), key=lambda row: (row["rank"], row["device"] or 0))
         summary = [
             {key: row[key] for key in ("rank", "device", "span_ns", "busy_ns", "idle_ns", "sum_ns")}
             | {"unclassified_ns": unclassified.get((row["rank"], row["device"]), 0)}

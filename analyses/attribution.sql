@@ -1,5 +1,5 @@
--- Where does the busy time of each device go? One row per category and phase; time that several rows cover is given to
--- the one that started first, so exclusive_ns adds up to the busy time (see busy_segments).
+-- Where does the busy time of each device go, in the scope? One row per category and phase; time that several rows
+-- cover is given to the one that started first, so exclusive_ns adds up to the busy time (see busy_segments).
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column phase VARCHAR: phase of the serving step that launched the work: prefill, decode, mixed, verify, draft, unknown.
@@ -24,7 +24,9 @@ SELECT
         0
     ) AS share
 FROM classified_segments() AS c
-LEFT JOIN launch_steps() AS s ON s.launch_id = c.launch_id
+LEFT JOIN steps AS s
+    ON s.rank = c.rank
+    AND s.step = c.step
 GROUP BY
     c.rank,
     c.device,
@@ -39,14 +41,14 @@ ORDER BY
     c.category,
     c.subcategory;
 
--- Host ops with the time that is theirs alone: an op's duration without the ops inside it.
+-- Host ops in the scope, with the time that is theirs alone: an op's duration without the ops inside it.
 -- column id BIGINT: the op.
 -- column rank INTEGER: rank.
 -- column name VARCHAR: as recorded.
 -- column phase VARCHAR: phase of the serving step around it, else unknown.
 -- column category VARCHAR: by the op's name.
 -- column subcategory VARCHAR: which kind of it.
--- column dur BIGINT: length.
+-- column dur BIGINT: length within the scope.
 -- column exclusive_ns BIGINT: time that is its alone.
 CREATE MACRO host_segments() AS TABLE
 WITH RECURSIVE climb AS (
@@ -65,11 +67,19 @@ WITH RECURSIVE climb AS (
     JOIN events AS p ON p.id = c.at_id
     WHERE p.kind <> 'op'
 ),
+cut AS (
+    SELECT
+        * REPLACE (greatest(0, least(ts + dur, scope_end()) - greatest(ts, scope_start())) AS dur),
+        in_scope(rank, NULL, step)
+        AND ts < scope_end()
+        AND (ts + dur > scope_start() OR ts >= scope_start()) AS chosen
+    FROM ops
+),
 inner_time AS (
     SELECT
         coalesce(c.at_id, o.parent_id) AS outer_id,
         sum(o.dur) AS ns
-    FROM ops AS o
+    FROM cut AS o
     LEFT JOIN (SELECT c.* FROM climb AS c JOIN ops AS a ON a.id = c.at_id) AS c ON c.start_id = o.parent_id
     GROUP BY outer_id
 )
@@ -77,22 +87,20 @@ SELECT
     o.id,
     o.rank,
     o.name,
-    coalesce(
-        CASE WHEN o.pid = s.pid AND o.tid = s.tid OR o.ts < s.ts + s.dur THEN s.phase END,
-        'unknown'
-    ) AS phase,
+    coalesce(s.phase, 'unknown') AS phase,
     coalesce(c.category, 'other') AS category,
     coalesce(c.subcategory, '') AS subcategory,
     o.dur,
     greatest(0, o.dur - coalesce(i.ns, 0))::BIGINT AS exclusive_ns
-FROM ops AS o
-ASOF LEFT JOIN steps AS s
+FROM cut AS o
+LEFT JOIN steps AS s
     ON s.rank = o.rank
-    AND o.ts >= s.ts
+    AND s.step = o.step
 LEFT JOIN inner_time AS i ON i.outer_id = o.id
 LEFT JOIN kernel_classes AS c
     ON c.kind = 'op'
-    AND c.name = o.name;
+    AND c.name = o.name
+WHERE o.chosen;
 
 -- attribution for a trace without device activity: where does the time of the host's ops go?
 -- column rank INTEGER: rank.

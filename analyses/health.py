@@ -1,4 +1,7 @@
-"""Can this trace be trusted? What was read, what is missing, and which results suffer from it."""
+"""Can this trace be trusted? What was read, what is missing, and which results suffer from it.
+
+Of the whole trace, whatever part of it the other analyses are to look at: what a part lacks may lie outside of it.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ class Health:
 
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         """Measure with the macro health and the footer's ledger; each check that is not ok becomes a finding."""
+        trace = trace.whole
         measured = {row["check"]: row for row in trace.macro(self.name).to_pylist()}
         by_rank = trace.sql("SELECT rank, count(*) AS steps FROM steps GROUP BY rank ORDER BY rank").to_pylist()
         checks = [

@@ -1,4 +1,5 @@
--- Can this trace be trusted? One row per check, with what was counted; judging is left to health.py.
+-- Can this trace be trusted? One row per check, with what was counted, to be read without a scope; judging is left to
+-- health.py.
 --   launches_without_device_work  calls that should have started device work and have none: calls of a known kind, or of
 --                                 a name that did start work elsewhere in the trace (total: all such calls)
 --   graph_launches_without_work   of these, graph replays (total: all graph replays)
@@ -35,6 +36,7 @@ activity AS MATERIALIZED (
         d.ts,
         d.dur,
         d.launch_id,
+        d.step,
         min(CASE WHEN d.launch_id IS NOT NULL THEN d.ts END) OVER (PARTITION BY d.rank, d.device, d.stream)
             AS first_linked_ts
     FROM device_activity AS d
@@ -56,20 +58,13 @@ rank_calls AS (
 ),
 step_work AS (
     SELECT
-        s.rank,
-        s.step,
         s.id,
-        s.name,
-        bool_or(coalesce(l.worked, false)) AS worked
-    FROM (SELECT s.*, s.phase AS name FROM steps AS s) AS s
-    LEFT JOIN (SELECT m.step, c.rank, c.worked FROM launch_steps() AS m JOIN calls AS c ON c.id = m.launch_id) AS l
-        ON l.rank = s.rank
-        AND l.step = s.step
-    GROUP BY
-        s.rank,
-        s.step,
-        s.id,
-        s.name
+        s.phase AS name,
+        w.step IS NOT NULL AS worked
+    FROM steps AS s
+    LEFT JOIN (SELECT DISTINCT rank, step FROM activity) AS w
+        ON w.rank = s.rank
+        AND w.step = s.step
 ),
 dominating AS (
     SELECT

@@ -1,38 +1,31 @@
-"""Why does the GPU idle, how long for each cause, and what would end it?"""
+"""Why does the GPU idle in serving steps, how long for each cause, and what would end it?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses import _idle_scene as evidence
 from tracekit.analyses._idle_advice import MEANINGS, Scene, advise
-from tracekit.analyses._idle_scene import Blame, Setting
-from tracekit.analyses._missing import CANNOT_TELL, no_device, unfinished
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity, duration
+from tracekit.analyses._idle_groups import Group, groups, on_device, outside
+from tracekit.analyses._idle_scene import Setting
+from tracekit.analyses._idle_summary import lost_records, summarize, without_idle
+from tracekit.analyses._missing import no_device
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity, counted, duration
 from tracekit.trace import Trace
 
 CAUSES = tuple(MEANINGS)
 _SHOWN = 5  # longest gaps named as evidence of a finding
-_NAMED = 2  # host rows named in a finding
-
-_MISSING = """
-    SELECT
-        count(*) FILTER (WHERE is_graph) AS graphs,
-        count(*) FILTER (WHERE is_graph AND NOT worked) AS graphs_silent,
-        count(*) AS calls,
-        count(*) FILTER (WHERE NOT worked) AS calls_silent
-    FROM launch_calls()
-    WHERE expected
-"""
+_NOT_TO_BE_WON = ("no_requests", "profiler", "unattributed")  # no change of the engine ends these
+_AT_MOST_A_WARNING = ("stream_dependency", "launch_latency")  # what made the work wait, or could hide it, is not shown
 
 
 class IdleGaps:
-    """Every hole in the device's work, its cause, and what each cause costs in all."""
+    """Every hole in the device's work, what held it up, nanosecond by nanosecond, and what each cause costs a step."""
 
     name = "idle_gaps"
     question = "Why does the GPU idle?"
@@ -40,139 +33,114 @@ class IdleGaps:
         {
             "launch_latency_ns": 12_000,  # launch start to kernel start on an idle stream: 5-13 us on H100 to A100
             "sync_slack_ns": 2_000,
-            "finding_share": 0.02,  # of the span: causes below stay quiet
+            "small_gap_ns": 500_000,
+            "host_hole_ns": 100_000,  # Python between two eager launches takes 20 to 90 us
+            "no_requests_ns": 20_000_000,
+            "first_use_ns": 50_000,
+            "idle_share": 0.02,  # of the span: devices that idle less are left in peace
+            "finding_share": 0.02,  # of the step time: causes below stay quiet
             "critical_share": 0.2,
-            "small_gap_ns": 500_000,  # gaps below may be the price of launching, not of one thing on the host
             # Of launches without device work, and of device rows without an end: above, holes are not taken for idle.
-            "missing_share": 0.1,
+            "missing_share": 0.02,
         }
     )
 
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
-        """Measure with the macro idle_gaps, add up by device and cause, judge the sums."""
+        """Measure with the macro idle_gaps, add up by device and cause, judge the sums per step and phase."""
         table = trace.macro(self.name, parameters)
-        devices = trace.macro("device_time").to_pylist()
-        if not devices:
+        if trace.macro("device_time").num_rows == 0:
             return Result(self.name, parameters, (), table, (), Coverage(reason=no_device(trace.footer)))
-        sums = _sums(table)
-        summary = [_summary(device, sums) for device in sorted(devices, key=_where)]
+        losses = lost_records(trace.whole, float(parameters["missing_share"] or 0))
+        if losses.refusal:
+            nothing = table.slice(0, 0)
+            return Result(self.name, parameters, without_idle(trace), nothing, (), Coverage(reason=losses.refusal))
+        by_step = groups(trace, table)
+        summary = summarize(trace, table, by_step)
         idle = sum(row["idle_ns"] for row in summary)
-        if refusal := _refusal(trace, float(parameters["missing_share"] or 0)):
-            return Result(self.name, parameters, summary, table, (), Coverage(0, idle, refusal))
         unknown = sum(row["by_cause"].get("unattributed", 0) for row in summary)
+        reasons = [losses.doubt, _unknown(table) if unknown else ""]
         return Result(
             self.name,
             parameters,
             summary,
             table,
-            tuple(_findings(trace, table, summary, parameters)),
-            Coverage(idle - unknown, idle, _reason(table) if unknown else ""),
+            tuple(_findings(trace, table, by_step, summary, parameters)),
+            Coverage(idle - unknown, idle, "; ".join(reason for reason in reasons if reason)),
         )
 
 
-def _refusal(trace: Trace, threshold: float) -> str:
-    """Why the holes cannot be taken for idle time, "" if they can: work that was not recorded leaves holes too."""
-    count, rows = unfinished(trace)
-    if count > threshold * rows:
-        return (
-            f"{CANNOT_TELL}: {count:,} of {rows:,} device rows have no recorded end, so a hole may be work; "
-            "record again and stop the profiler before the program ends"
+def _unknown(table: pa.Table) -> str:
+    nameless = table.filter(pc.field("cause") == "unattributed")
+    early = nameless.filter(pc.field("place") == "prefix")
+    said = f"{counted(nameless.num_rows, 'part')} of gaps show no cause in the trace"
+    if early.num_rows:
+        said += (
+            f"; {early.num_rows:,} of them ({duration(evidence.total(early))}) lie before the first work whose launch "
+            "was recorded and are left out of the findings"
         )
-    (row,) = trace.sql(_MISSING).to_pylist()
-    for missing, total, what in (
-        (row["graphs_silent"], row["graphs"], "graph replays"),
-        (row["calls_silent"], row["calls"], "launch calls"),
-    ):
-        if missing > threshold * total:
-            return (
-                f"{CANNOT_TELL}: {missing:,} of {total:,} {what} left no device work in the trace, so a "
-                "hole may be unrecorded work; record again (node-level graph tracing, a shorter window, another CUPTI)"
-            )
-    return ""
+    return said
 
 
-def _where(row: Mapping[str, Any]) -> tuple[int, int]:
-    return row["rank"], -1 if row["device"] is None else row["device"]
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What one finding is about: gaps of a cause in a group of steps on one device."""
+
+    cause: str
+    group: Group
+    gaps: pa.Table
+    where: str
+
+    @property
+    def ns(self) -> int:
+        return evidence.total(self.gaps)
+
+    @property
+    def share(self) -> float:
+        return self.ns / self.group.total_ns if self.group.total_ns else 0.0
 
 
-def _sums(table: pa.Table) -> dict[tuple[int, int | None, str], int]:
-    grouped = table.group_by(["rank", "device", "cause"]).aggregate([("dur", "sum")])
-    return {(row["rank"], row["device"], row["cause"]): row["dur_sum"] for row in grouped.to_pylist()}
-
-
-def _summary(device: Row, sums: Mapping[tuple[int, int | None, str], int]) -> Row:
-    keys = {cause: (device["rank"], device["device"], cause) for cause in CAUSES}
-    return {
-        "rank": device["rank"],
-        "device": device["device"],
-        "span_ns": device["span_ns"],
-        "busy_ns": device["busy_ns"],
-        "idle_ns": device["idle_ns"],
-        "by_cause": {cause: sums[key] for cause, key in keys.items() if key in sums},
-    }
-
-
-def _reason(table: pa.Table) -> str:
-    unattributed = table.filter(pc.field("cause") == "unattributed")
-    return f"{unattributed.num_rows:,} of {table.num_rows:,} gaps show no cause in the trace"
-
-
-def _findings(trace: Trace, table: pa.Table, summary: list[Row], parameters: Mapping[str, Scalar]) -> Iterable[Finding]:
-    """One per cause, on the device where it takes the largest share: devices idle side by side, so their savings do
-    not add up.
+def _findings(
+    trace: Trace, table: pa.Table, by_step: list[Group], summary: list[Row], parameters: Mapping[str, Scalar]
+) -> Iterator[Finding]:
+    """One for each cause and phase, on the device where it takes the largest share: devices idle side by side, so their
+    savings do not add up.
     """
+    idle = max((row["idle_ns"] - row["excluded_ns"]) / max(1, row["span_ns"]) for row in summary)
+    if idle < float(parameters["idle_share"] or 0):
+        return
     whole: Setting | None = None
-    for cause in CAUSES:
-        hit = [row for row in summary if row["by_cause"].get(cause, 0) > 0]
-        if not hit:
-            continue
-        worst = max(hit, key=lambda row: row["by_cause"][cause] / row["span_ns"])
-        share = worst["by_cause"][cause] / worst["span_ns"]
-        if share >= float(parameters["finding_share"] or 0):
-            where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
-            if len(hit) > 1:
-                where += f", the worst of {len(hit)}"
-            gaps = _gaps_of(table, cause, worst)
-            whole = whole or evidence.setting(trace)
-            yield _finding(trace, cause, gaps, share=share, where=where, whole=whole, parameters=parameters)
+    for case in _cases(by_step, len(summary)):
+        if case.share >= float(parameters["finding_share"] or 0):
+            whole = whole or evidence.setting(trace.whole)
+            yield _finding(trace, case, whole, parameters)
+    yield from _outside(trace, table, summary, float(parameters["finding_share"] or 0))
 
 
-def _gaps_of(table: pa.Table, cause: str, device: Row) -> pa.Table:
-    here = (pc.field("cause") == cause) & (pc.field("rank") == device["rank"])
-    if device["device"] is not None:
-        here &= pc.field("device") == device["device"]
-    return table.filter(here).sort_by([("dur", "descending"), ("after_id", "ascending")])
+def _cases(by_step: list[Group], devices: int) -> Iterator[_Case]:
+    for phase in dict.fromkeys(group.phase for group in by_step):
+        of_phase = [group for group in by_step if group.phase == phase]
+        for cause in CAUSES:
+            found = [_Case(cause, group, group.of(cause), "") for group in of_phase]
+            hit = [case for case in found if case.ns]
+            if hit:
+                worst = max(hit, key=lambda case: case.share)
+                where = f" on rank {worst.group.rank} device {worst.group.device}" if devices > 1 else ""
+                where += f", the worst of {len(hit)}" if len(hit) > 1 else ""
+                yield _Case(cause, worst.group, worst.gaps, where)
 
 
-def _finding(
-    trace: Trace,
-    cause: str,
-    gaps: pa.Table,
-    *,
-    share: float,
-    where: str,
-    whole: Setting,
-    parameters: Mapping[str, Scalar],
-) -> Finding:
-    blamed = evidence.blame(trace, gaps)
-    ns = evidence.total(gaps)
-    scene = evidence.scene(
-        whole,
-        gaps,
-        blamed,
-        small_ns=int(parameters["small_gap_ns"] or 0),
-        latency_ns=int(parameters["launch_latency_ns"] or 0),
-    )
-    said = advise(cause, scene)
-    place = evidence.ended_by(trace, gaps) if cause == "queued" and not scene.pauses else ""
-    longest = gaps.slice(0, _SHOWN)
+def _finding(trace: Trace, case: _Case, whole: Setting, parameters: Mapping[str, Scalar]) -> Finding:
+    blamed = evidence.blame(trace, case.gaps)
+    scene = evidence.scene(whole, case.group.phase, case.gaps, blamed, small_ns=int(parameters["small_gap_ns"] or 0))
+    said = advise(case.cause, scene)
+    longest = case.gaps.slice(0, _SHOWN)
     ids = [*longest["after_id"].to_pylist(), *(id for id in longest["blame"].to_pylist() if id is not None)]
     return Finding(
-        severity=_severity(cause, share, scene, parameters),
-        title=f"{cause}: {said.title}, {share:.1%} of the span{where}",
-        detail=" ".join(part for part in (_extent(gaps, blamed), place, said.detail) if part),
+        severity=_severity(case, scene, float(parameters["critical_share"] or 0)),
+        title=f"{case.cause}: {said.title}, {_cost(case)}{case.where}",
+        detail=f"{_extent(trace, case, blamed)} {said.detail}",
         saving_low_ns=0,
-        saving_high_ns=ns,
+        saving_high_ns=0 if case.cause in _NOT_TO_BE_WON else case.ns,
         evidence=tuple(dict.fromkeys(ids)),
         remedy=said.remedy,
         cost=said.cost,
@@ -180,19 +148,55 @@ def _finding(
     )
 
 
-def _extent(gaps: pa.Table, blamed: Blame) -> str:
-    longest = duration(gaps["dur"][0].as_py())
-    named = "; ".join(f"{name} ({duration(ns)})" for name, ns in list(blamed.by_name.items())[:_NAMED])
-    size = f"1 gap of {longest}" if gaps.num_rows == 1 else f"{gaps.num_rows:,} gaps, the longest {longest}"
-    return f"{size}; mostly in {named}." if named else f"{size}."
+def _cost(case: _Case) -> str:
+    group = case.group
+    if not group.steps:
+        return f"{case.share:.1%} of the span"
+    phase = "" if group.phase == "unknown" else f"{group.phase} "
+    return f"{duration(case.ns / group.steps)} per {phase}step, {case.share:.1%} of its time"
 
 
-def _severity(cause: str, share: float, scene: Scene, parameters: Mapping[str, Scalar]) -> Severity:
-    """What made queued work wait is not in the trace, and may be work that was not recorded: at most a warning."""
-    if cause == "unattributed" or (cause == "queued" and scene.pauses):
+def _extent(trace: Trace, case: _Case, blamed: evidence.Blame) -> str:
+    longest = duration(case.gaps["dur"][0].as_py())
+    count = case.gaps.num_rows
+    size = f"1 gap of {longest}" if count == 1 else f"{count:,} gaps, the longest {longest}"
+    if case.group.steps:
+        size += f", in {counted(case.group.steps, 'step')}"
+    names = evidence.named(trace, blamed)
+    return f"{size}; mostly in {names}." if names else f"{size}."
+
+
+def _severity(case: _Case, scene: Scene, critical_share: float) -> Severity:
+    if case.cause in _NOT_TO_BE_WON or (case.cause == "launch_latency" and scene.pauses):
         return "info"
-    critical = cause != "queued" and share >= float(parameters["critical_share"] or 0)
-    return "critical" if critical else "warning"
+    if case.cause in _AT_MOST_A_WARNING or case.share < critical_share:
+        return "warning"
+    return "critical"
+
+
+def _outside(trace: Trace, table: pa.Table, summary: list[Row], share: float) -> Iterator[Finding]:
+    """Idle time that belongs to no step says nothing about one: told apart, once, for the device with most of it."""
+    apart = outside(trace, table)
+    shares = [(evidence.total(on_device(apart, row)) / max(1, row["span_ns"]), row) for row in summary]
+    largest, worst = max(shares, key=lambda item: item[0])
+    if not apart.num_rows or largest < share:
+        return
+    gaps = on_device(apart, worst).sort_by([("dur", "descending"), ("after_id", "ascending")])
+    where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
+    spent = (
+        gaps.group_by("cause").aggregate([("dur", "sum")]).sort_by([("dur_sum", "descending"), ("cause", "ascending")])
+    )
+    causes = ", ".join(f"{row['cause']} {duration(row['dur_sum'])}" for row in spent.to_pylist()[:3])
+    yield Finding(
+        severity="info",
+        title=f"outside steps: {duration(evidence.total(gaps))} of idle time, {largest:.1%} of the span{where}",
+        detail=f"{counted(gaps.num_rows, 'gap')}, the longest {duration(gaps['dur'][0].as_py())} ({causes}), ended "
+        "by work that no step launched. They are in no figure per step.",
+        evidence=tuple(dict.fromkeys(gaps.slice(0, _SHOWN)["after_id"].to_pylist())),
+        remedy="If this work belongs to steps, mark it: tracekit.step in your own engine, or --step-range REGEX.",
+        cost="None.",
+        verify="The idle time outside steps in the next trace.",
+    )
 
 
 ANALYSIS = IdleGaps()

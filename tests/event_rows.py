@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 import tracekit.trace
 from tracekit.footer import KEY, DeviceInfo, Footer, Ledger, SourceInfo
+from tracekit.restep import StepColumn
+from tracekit.steps import RULES
 
 SCHEMA = Path(tracekit.trace.__file__).with_name("schema.sql").read_text(encoding="utf-8")
 DEVICE_KINDS = ("kernel", "memcpy", "memset", "graph", "sync", "gpu_annotation")
@@ -34,7 +36,8 @@ def footer_of(rows: Sequence[Mapping[str, Any]], **changes: Any) -> Footer:
 
 def write_trace(path: Path, rows: Sequence[Mapping[str, Any]], footer: Footer | None = None) -> Path:
     """Write `rows` as a trace. Left out: id (position from 1), dur 0, rank 0, host rows' pid 1 and tid 1, device rows'
-    device 0 and stream 7, name (the kind); everything else NULL.
+    device 0 and stream 7, name (the kind); everything else NULL. Steps are those that converting
+    would find, unless a row says its own.
     """
     full = []
     for position, row in enumerate(rows, start=1):
@@ -47,9 +50,11 @@ def write_trace(path: Path, rows: Sequence[Mapping[str, Any]], footer: Footer | 
         columns = list(dict.fromkeys(key for row in full for key in row))
         connection.register("given", pa.table({column: [row.get(column) for row in full] for column in columns}))
         connection.execute(f"INSERT INTO events ({', '.join(columns)}) FROM given")
+    made = replace(footer if footer is not None else footer_of(rows), step_rules=RULES)
     table: pa.Table = connection.sql("FROM events ORDER BY id").to_arrow_table()
+    if not any("step" in row for row in rows):
+        table = StepColumn(lambda query: connection.sql(query).to_arrow_table(), made.step_range).put(table)
     connection.close()
-    made = footer if footer is not None else footer_of(rows)
     pq.write_table(table.replace_schema_metadata({KEY: made.to_bytes()}), path)
     return path
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast, get_args, get_type_hints
 
 import numpy as np
 
-from tests.simulator_host import Rank, execute
-from tests.simulator_model import DEVICES, H100, LLAMA_8B, MODELS, TINY, Device, Layout, Model, Plant, Run, step_shapes
-from tests.simulator_plan import step_plan
+from tests.simulator_host import Rank
+from tests.simulator_model import DEVICES, H100, LLAMA_8B, MODELS, TINY, Device, Layout, Model, Plant, Run
 from tests.simulator_rows import BASE_NS, START_NS, Sections, document, sections
+from tests.simulator_serving import serve
 from tests.simulator_text import Document, Row, Template, template
 from tests.simulator_truth import Truth, truth_of
 
@@ -37,19 +37,18 @@ def play(run: Run) -> list[Rank]:
     """Execute the run; nothing is written."""
     start = START_NS + (BASE_NS if run.time_unit == "absolute" else 0)
     ranks = [Rank(run, rank, start + 1_700 * rank) for rank in range(run.ranks)]
-    roots = [
-        rank.frames("threading.py(1010): run", "vllm/v1/executor/multiproc_executor.py(655): worker_busy_loop")
-        for rank in ranks
-    ]
-    with ExitStack() as stack:
-        for root in roots:
-            stack.enter_context(root)
-        for shape in step_shapes(run):
-            execute(ranks, shape, step_plan(run, shape))
-        for rank in ranks:
-            rank.step = run.steps
-            rank.synchronize("cudaDeviceSynchronize")
+    serve(run, ranks)
+    for rank in ranks:
+        _skew(rank, run.clock_skew_ns)
     return ranks
+
+
+def _skew(rank: Rank, ns: int) -> None:
+    """Record device rows too early. A copy to the host then may seem to end before its call, which so seems to wait."""
+    for work in rank.played:
+        work.ts -= ns
+        if "DtoH" in work.kernel.name and not work.call.row.cause and work.end <= work.call.row.end:
+            work.call.row.cause = "sync"
 
 
 def simulate(run: Run, path: Path) -> Truth:
@@ -180,29 +179,12 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description="Write simulated serving traces.")
     commands = parser.add_subparsers(dest="command", required=True)
-    layouts = ("kineto", "kineto_2026", "minified", "indent")
     trace = commands.add_parser("trace", help="write a trace with known truth to OUT and OUT.truth.json")
     trace.add_argument("out", type=Path)
-    trace.add_argument("--mode", choices=("eager", "full_graph", "piecewise_graph"), default="eager")
     trace.add_argument("--model", choices=MODELS, default="tiny")
     trace.add_argument("--device", choices=DEVICES, default="h100")
-    for name in (
-        "steps",
-        "batch",
-        "prompt",
-        "prefill-steps",
-        "streams",
-        "ranks",
-        "straggler-percent",
-        "pdl-overlap-ns",
-        "seed",
-    ):
-        trace.add_argument(f"--{name}", type=int, default=getattr(_DEFAULT, name.replace("-", "_")))
-    for name in ("with-stack", "record-shapes", "profile-memory", "secrets"):
-        trace.add_argument(f"--{name}", action="store_true")
-    trace.add_argument("--time-unit", choices=("relative", "absolute"), default="relative")
-    for name in Plant.__slots__:
-        trace.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(_DEFAULT.plant, name))
+    _add_options(trace, Run)
+    _add_options(trace, Plant)
     bench = commands.add_parser("bench", help="write a large trace quickly")
     bench.add_argument("out", type=Path)
     size = bench.add_mutually_exclusive_group(required=True)
@@ -210,8 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
     size.add_argument("--megabytes", type=int)
     bench.add_argument("--gz", action="store_true")
     bench.add_argument("--seed", type=int, default=0)
-    for command in (trace, bench):
-        command.add_argument("--layout", choices=layouts, default="kineto")
+    bench.add_argument("--layout", choices=get_args(Layout), default="kineto")
     options = vars(parser.parse_args(arguments))
     command, out = options.pop("command"), options.pop("out")
     if command == "bench":
@@ -224,7 +205,17 @@ def main(arguments: list[str] | None = None) -> None:
     out.with_name(out.name + ".truth.json").write_text(json.dumps(truth.to_json(), indent=1) + "\n")
 
 
-_DEFAULT = Run()
+def _add_options(parser: argparse.ArgumentParser, settings: type[Run] | type[Plant]) -> None:
+    """An option for each number, switch and choice of the settings."""
+    for name, kind in get_type_hints(settings).items():
+        option, default = f"--{name.replace('_', '-')}", getattr(settings(), name)
+        if kind is bool:
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
+        elif kind is int:
+            parser.add_argument(option, type=int, default=default)
+        elif isinstance(default, str):
+            parser.add_argument(option, choices=get_args(kind), default=default)
+
 
 if __name__ == "__main__":
     main()

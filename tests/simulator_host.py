@@ -1,69 +1,50 @@
-"""One rank's host thread and device, event by event, in integer nanoseconds.
+"""One rank: its host thread launches, its device works, both in integer nanoseconds.
 
-The host's clock advances by what each row costs. A launch reaches the device launch_latency_ns after its call returns;
-its kernel starts when that has happened, its stream is free and the stream it waits for has done what it held. A
-synchronising call returns SYNC_RETURN_NS after the stream ran dry. All ranks execute the same plan in lockstep, so that
-a collective can end on every rank at once: when the last rank has entered it, plus the time of the transfer.
+A launch reaches the device launch_latency_ns after its call returns; its kernel starts when that has happened, its
+stream is free and the stream it waits for has done what it held. A synchronising call returns SYNC_RETURN_NS after
+the stream ran dry.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.simulator_kernels import Kernel, copy_kernel
-from tests.simulator_model import Run, StepShape
-from tests.simulator_plan import Graph, Hole, Instruction, Item, Launch, Op
-from tests.simulator_text import Args, Row, Value
+from tests.simulator_instructions import Graph, Launch, Op
+from tests.simulator_kernels import ROPE, Kernel, copy_kernel
+from tests.simulator_model import StepShape
+from tests.simulator_text import Args, Row
+from tests.simulator_thread import EDGE_NS, QUERY_NS, VIEW_NS, Thread
 
-OP_NS, VIEW_NS, FRAME_NS, EDGE_NS = 350, 180, 120, 15  # EDGE_NS: no row begins or ends with the one around it
-LAUNCH_NS, COPY_CALL_NS, QUERY_NS, SYNC_NS, SYNC_RETURN_NS = 2_600, 4_500, 260, 1_300, 2_800
+LAUNCH_NS, COPY_CALL_NS, SYNC_NS, SYNC_RETURN_NS = 2_600, 4_500, 1_300, 2_800
 GRAPH_CALL_NS, GRAPH_NODE_NS = 9_000, 220
-CBIDS = {
-    "cudaLaunchKernel": 211, "cudaLaunchKernelExC": 430, "cuLaunchKernelEx": 652, "cudaMemcpyAsync": 41,
-    "cudaMemsetAsync": 51, "cudaGraphLaunch": 311, "cudaStreamSynchronize": 131, "cudaDeviceSynchronize": 165,
-    "cudaEventSynchronize": 137, "cudaEventQuery": 138, "cudaEventRecordWithFlags": 370, "cudaStreamWaitEvent": 147,
-    "cudaStreamIsCapturing": 317, "cudaPeekAtLastError": 11,
+SYNC_KINDS = {
+    "cudaStreamSynchronize": "Stream Sync", "cudaDeviceSynchronize": "Context Sync",
+    "cudaEventSynchronize": "Event Sync", "cudaStreamWaitEvent": "Stream Wait Event",
 }  # fmt: skip
-#: Calls that libkineto starts a flow from; the others get a flow's end only.
-FLOW_STARTS = {name for name in CBIDS if "Launch" in name or "Async" in name or "Synchronize" in name}
-FILES = (
-    "gpu_model_runner",
-    "gpu_input_batch",
-    "block_table",
-    "scheduler",
-    "kv_cache_manager",
-    "linear",
-    "forward_context",
-)
-VERBS = ("get", "set", "update", "build", "prepare", "apply", "check", "collect")
-NOUNS = ("slots", "batch", "metadata", "blocks", "tokens", "config", "mask", "state")
+LAZY, FLUSH, REQUEST = "Lazy Function Loading", "Buffer Flush", "Activity Buffer Request"
 
 
-def frame_name(number: int) -> str:
-    """One of some thousand Python functions."""
-    if number % 5 == 0:
-        return f"<built-in method {VERBS[number % 8]} of type object at 0x7f{number * 4096:010x}>"
-    file, function = FILES[number % 7], f"{VERBS[number // 7 % 8]}_{NOUNS[number // 56 % 8]}"
-    return f"vllm/v1/worker/{file}.py({40 + number * 7 % 2311}): {function}"
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
-    """An API call that starts device work, and what the host had done since the one before."""
+    """An API call that starts device work. Its row is in the file only if it was recorded."""
 
-    begin: int
-    end: int
+    row: Row
     correlation: int
-    external: int
-    waited: bool  # the host had waited for the device since its previous launch
+    recorded: bool = True
+
+    @property
+    def external(self) -> int:
+        external = self.row.args.get("External id", 0)
+        assert isinstance(external, int)
+        return external
 
 
 @dataclass(slots=True)
 class Work:
-    """One row of device activity."""
+    """One row of device activity; period counts the sampling kernels launched before, but for copies to the host right
+    after one, which are of its period."""
 
     kernel: Kernel
     call: Call
@@ -71,47 +52,44 @@ class Work:
     ts: int
     dur: int
     step: int
-    arrival: int
+    period: int
     graph: tuple[int, int] = (0, 0)
     annotations: tuple[Row, ...] = ()
+    recorded: bool = True
 
     @property
     def end(self) -> int:
         return self.ts + self.dur
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A step and the ranges around it, outermost first; the last one is the step's mark."""
+
+    shape: StepShape
+    ranges: tuple[Row, ...]
+
+
 @dataclass(slots=True)
-class Rank:
-    """The clocks, rows and records of one rank."""
+class Rank(Thread):
+    """The host thread of a rank and its device."""
 
-    run: Run
-    rank: int
-    start: int
-    now: int = 0
-    step: int = 0
-    external: int = 0
-    correlation: int = 0
-    python: int = 0
-    waited: bool = False
-    rng: random.Random = field(default_factory=random.Random)
-    host: list[Row] = field(default_factory=list)  # ops, annotations and memory instants, by time
-    python_rows: list[Row] = field(default_factory=list)
-    calls: list[Row] = field(default_factory=list)  # runtime and driver
-    work: list[Work] = field(default_factory=list)
-    outside: list[tuple[int, int]] = field(default_factory=list)  # host time between two steps' annotations
-    holes: list[tuple[int, int]] = field(default_factory=list)
-    steps: list[tuple[StepShape, Row]] = field(default_factory=list)
+    played: list[Work] = field(default_factory=list)  # in launch order
+    overheads: list[Row] = field(default_factory=list)
+    syncs: list[Row] = field(default_factory=list)  # CUPTI's rows of synchronisations
+    steps: list[Mark] = field(default_factory=list)
+    results: list[Work] = field(default_factory=list)  # each step's copy of its tokens to the host
     free: dict[int, int] = field(default_factory=dict)  # stream: when its last work ends
-    stack: list[Row] = field(default_factory=list)
-    allocated: int = 2_000_000_000
-
-    def __post_init__(self) -> None:
-        self.now = self.start
-        self.rng.seed(self.run.seed * 1009 + self.rank)
+    loaded: list[str] = field(default_factory=list)  # kernels launched before, outside graphs
+    launched: bool = False
+    replays: int = 0
+    period: int = 0
+    sampled: bool = False  # and since then only copied to the host
 
     @property
-    def pid(self) -> int:
-        return 5000 + self.rank
+    def work(self) -> list[Work]:
+        """What was recorded of the device, in launch order."""
+        return [work for work in self.played if work.recorded]
 
     def stream(self, role: str) -> int:
         """compute, comm and copy share a stream, or have two, or three."""
@@ -119,132 +97,83 @@ class Rank:
             return 7
         return 24 if role == "copy" and self.run.streams > 2 else 20
 
-    def spend(self, ns: int) -> None:
-        """Let the host work for ns, give or take an eighth."""
-        self.now += ns + self.rng.randrange(ns // 8 + 1) - ns // 16
+    # ---- calls
 
     @contextmanager
-    def frames(self, *names: str) -> Iterator[None]:
-        """Python functions around what follows, outermost first, each calling one or two others that return."""
-        opened = [self._frame(name) for name in names]
-        yield
-        for row in reversed(opened):
-            self._close(row)
+    def calling(self, name: str, ns: int, recorded: bool = True) -> Iterator[Call]:
+        """An API call that starts device work; it lasts for what is spent inside, too."""
+        with self.api(name, ns, recorded) as row:
+            if not self.launched:
+                self.now += self.run.plant.slow_first_launch_ns
+                self.launched = True
+            yield Call(row, self.correlation, recorded)
 
-    def _frame(self, name: str) -> Row:
-        self.now += FRAME_NS
-        parent = next((row.args["Python id"] for row in reversed(self.stack) if row.cat == "python_function"), None)
-        self.python += 1
-        args: Args = {"Python parent id": parent, "Python id": self.python}
-        if name.startswith("nn.Module"):
-            args["Python module id"] = int(name.rpartition("_")[2]) if name[-1].isdigit() else 0
-        row = Row("X", "python_function", name, self.pid, self.pid, self.now, 0, args, self.step)
-        self.python_rows.append(row)
-        self.stack.append(row)
-        return row
-
-    def leaves(self, count: int) -> None:
-        """Python calls that do a little and return."""
-        for _ in range(count):
-            row = self._frame(frame_name(self.rng.randrange(3000)))
-            self.now += self.rng.randrange(FRAME_NS)
-            self._close(row)
-
-    def _close(self, row: Row) -> None:
-        assert self.stack.pop() is row
-        self.now += EDGE_NS
-        row.dur = self.now - row.ts
-
-    @contextmanager
-    def op(self, op: Op) -> Iterator[Row]:
-        """An op around what follows."""
-        self.external += 1
-        self.now += EDGE_NS
-        args: Args = {"External id": self.external, "Record function id": 0}
-        if self.run.record_shapes:
-            args |= _shapes(op)
-        row = Row("X", "cpu_op", op.name, self.pid, self.pid, self.now, 0, args, self.step)
-        self.host.append(row)
-        self.stack.append(row)
-        self.spend(OP_NS)
-        yield row
-        self.spend(OP_NS // 3)
-        self._close(row)
-
-    @contextmanager
-    def annotation(self, name: str) -> Iterator[Row]:
-        """record_function around what follows."""
-        self.external += 1
-        self.now += EDGE_NS
-        args: Args = {"External id": self.external, "Record function id": 0}
-        row = Row("X", "user_annotation", name, self.pid, self.pid, self.now, 0, args, self.step)
-        self.host.append(row)
-        self.stack.append(row)
-        yield row
-        self._close(row)
-
-    def memory(self, size: int) -> None:
-        """What profile_memory records of an allocation."""
-        if self.run.profile_memory:
-            self.allocated += size
-            args: Args = {"Total Reserved": 68_719_476_736, "Total Allocated": self.allocated, "Bytes": size}
-            args |= {"Addr": 139_000_000_000_000 + self.allocated, "Device Id": self.rank, "Device Type": 1}
-            self.host.append(
-                Row("i", "cpu_instant_event", "[memory]", self.pid, self.pid, self.now, -1, args, self.step)
-            )
-
-    def api(self, name: str, ns: int, until: int = 0) -> Row:
-        """A runtime or driver call of ns, or one that blocks until a time."""
-        self.correlation += 1
-        self.now += EDGE_NS
-        around = next((row for row in reversed(self.stack) if row.cat == "cpu_op"), None)
-        args: Args = {} if around is None else {"External id": around.args["External id"]}
-        args |= {"cbid": CBIDS[name], "correlation": self.correlation}
-        cat = "cuda_driver" if name.startswith("cuL") else "cuda_runtime"
-        row = Row("X", cat, name, self.pid, self.pid, self.now, 0, args, self.step)
-        self.calls.append(row)
-        self.spend(ns)
-        self.now = max(self.now, until)
-        row.dur = self.now - row.ts
-        return row
-
-    def call(self, name: str, ns: int) -> Call:
-        """An API call that starts device work."""
-        row = self.api(name, ns)
-        external = row.args.get("External id", 0)
-        assert isinstance(external, int)
-        call = Call(row.ts, self.now, self.correlation, external, self.waited)
-        self.waited = False
+    def call(self, name: str, ns: int, recorded: bool = True, held: str = "", held_ns: int = 0) -> Call:
+        """The same, held by the profiler or by the loading of code if that is named."""
+        with self.calling(name, ns, recorded) as call:
+            if held_ns:
+                self.overhead(held, held_ns)
         return call
 
-    def begin(self, kernel: Kernel, call: Call, stream: int, after: int, node: tuple[int, int] = (0, 0)) -> Work:
+    def overhead(self, name: str, ns: int) -> None:
+        """What CUPTI says it did itself meanwhile."""
+        cause = "lazy_load_or_jit" if name == LAZY else "profiler"
+        self.now += EDGE_NS
+        self.overheads.append(Row("X", "overhead", name, -1, 0, self.now, ns, {}, self.step, cause=cause))
+        self.now += ns + EDGE_NS
+
+    def arrival(self, call: Call) -> int:
+        """When a launch reaches the device."""
+        return call.row.end + self.run.device.launch_latency_ns
+
+    def begin(self, kernel: Kernel, call: Call, stream: int, arrival: int, node: tuple[int, int] = (0, 0)) -> Work:
         """Put a row of work on a stream; it starts as soon as it can. Its end is not final if it is a collective."""
-        arrival = max(call.end + self.run.device.launch_latency_ns, after)
         dur = kernel.dur + self.rng.randrange(max(1, kernel.dur // 32))
         if self.rank and self.rank == self.run.ranks - 1 and kernel.collective is None:
             dur += dur * self.run.straggler_percent // 100
         free = self.free.get(stream, 0)
         ready = free + self.run.device.kernel_gap_ns
         if node[1] > 1:
-            previous = self.work[-1]
+            previous = self.played[-1]
             ready = free - min(self.run.pdl_overlap_ns, dur // 2, previous.dur // 2)
         ts = max(arrival, ready)
         notes = tuple(row for row in self.stack if row.cat == "user_annotation")
-        work = Work(kernel, call, stream, ts, dur, self.step, arrival, node, notes)
-        self.work.append(work)
+        to_host = self.sampled and "DtoH" in kernel.name
+        work = Work(kernel, call, stream, ts, dur, self.step, self.period - to_host, node, notes)
+        self.played.append(work)
         self.free[stream] = work.end
+        self.period += kernel.category == "sampling"
+        self.sampled = to_host or kernel.category == "sampling"
         return work
 
-    def synchronize(self, name: str, stream: int | None = None) -> None:
-        """Block until a stream, or the device, has run dry."""
-        dry = max(self.free.values(), default=0) if stream is None else self.free.get(stream, 0)
-        self.api(name, SYNC_NS, until=dry + SYNC_RETURN_NS)
-        self.waited = True
+    def dry(self, stream: int | None = None) -> int:
+        """When a stream, or the device, has done all it holds."""
+        return max(self.free.values(), default=0) if stream is None else self.free.get(stream, 0)
+
+    def synchronize(self, name: str, done: int) -> None:
+        """Block until something on the device is done."""
+        with self.api(name, SYNC_NS) as row:
+            self.now = max(self.now, done + SYNC_RETURN_NS)
+        self._note_sync(row, -1)
+
+    def wait_event(self, stream: int) -> None:
+        """Let a stream wait for an event; nothing blocks the host."""
+        with self.api("cudaStreamWaitEvent", QUERY_NS) as row:
+            pass
+        self._note_sync(row, stream)
+
+    def _note_sync(self, row: Row, stream: int) -> None:
+        args: Args = {"cuda_sync_kind": SYNC_KINDS[row.name], "stream": stream}
+        args |= {"correlation": self.correlation, "device": self.rank, "context": 1}
+        if self.run.record_syncs:
+            kind = SYNC_KINDS[row.name]
+            self.syncs.append(Row("X", "cuda_sync", kind, self.rank, stream, row.ts + 1, row.dur - 1, args, self.step))
+
+    # ---- launches
 
     def launch(self, launch: Launch) -> Work:
         """Frames, ops and the launch call of one kernel."""
-        frames = list(launch.frames)
-        with self.frames(*frames):
+        with self.frames(*launch.frames):
             self.leaves(3)
             return self._ops(launch, list(launch.ops))
 
@@ -261,110 +190,93 @@ class Rank:
                 return self._ops(launch, ops[1:])
         if launch.ops:
             self.spend(self.run.plant.launch_bound_ns)
-        self.api("cudaStreamIsCapturing" if self.correlation % 5 == 0 else "cudaEventQuery", QUERY_NS)
+        self.quick("cudaStreamIsCapturing" if self.correlation % 5 == 0 else "cudaEventQuery")
         stream, after = self.stream(launch.stream), 0
         if launch.after and self.stream(launch.after) != stream:
-            self.api("cudaEventRecordWithFlags", QUERY_NS)
-            self.api("cudaStreamWaitEvent", QUERY_NS)
-            after = self.free.get(self.stream(launch.after), 0)
-        call = self.call(launch.api, COPY_CALL_NS if launch.kernel.cat == "gpu_memcpy" else LAUNCH_NS)
-        return self.begin(launch.kernel, call, stream, after)
+            self.quick("cudaEventRecordWithFlags")
+            self.wait_event(stream)
+            after = self.dry(self.stream(launch.after))
+        held, held_ns = (FLUSH, launch.held_ns) if launch.held_ns else self._load(launch)
+        ns = COPY_CALL_NS if launch.kernel.cat == "gpu_memcpy" else LAUNCH_NS
+        call = self.call(launch.api, ns, launch.recorded, held, held_ns)
+        return self.begin(launch.kernel, call, stream, max(self.arrival(call), after))
 
-    def graph_call(self, graph: Graph) -> Call:
-        """Replay a graph; its kernels are put on the stream by the caller."""
+    def _load(self, launch: Launch) -> tuple[str, int]:
+        """Load the code of a kernel launched for the first time, here or, by what is returned, within the call.
+
+        Triton compiles first; every third kernel's attributes are asked for before its launch, which loads it.
+        """
+        ns = self.run.plant.lazy_load_ns
+        if not ns or launch.kernel.cat != "kernel" or launch.kernel.name in self.loaded:
+            return "", 0
+        self.loaded.append(launch.kernel.name)
+        if launch.api == "cuLaunchKernelEx":
+            with self.frames("triton/compiler/compiler.py(226): compile"):
+                self.now += ns
+            with self.api("cuModuleLoadData", ns // 2):
+                return "", 0
+        if len(self.loaded) % 3 == 0:
+            with self.api("cudaFuncGetAttributes", QUERY_NS):
+                self.overhead(LAZY, ns)
+                return "", 0
+        return LAZY, ns
+
+    def replay(self, graph: Graph) -> tuple[Call, int]:
+        """Replay a graph whose kernels the caller puts on the stream; how many of them are recorded."""
         with self.frames("vllm/compilation/cuda_graph.py(211): __call__", "torch/cuda/graphs.py(139): replay"):
             self.leaves(2)
-            return self.call("cudaGraphLaunch", GRAPH_CALL_NS + GRAPH_NODE_NS * len(graph.kernels))
+            ns = GRAPH_CALL_NS + GRAPH_NODE_NS * len(graph.kernels) + self.run.plant.graph_launch_ns
+            call = self.call("cudaGraphLaunch", ns)
+        self.replays += 1
+        kept = len(graph.kernels)
+        if self._turn(self.run.lost_replays_percent):
+            kept = 0
+        elif self._turn(self.run.partial_replays_percent):
+            kept //= 2
+        return call, kept
 
-    def item(self, item: Item) -> None:
-        """aten::item and the host work that follows it."""
-        with self.op(Op("aten::item", ((1,),))), self.op(Op("aten::_local_scalar_dense", ((1,),))):
-            self.result(4)
-            self.synchronize("cudaStreamSynchronize", self.stream("compute"))
-        if item.refill_ns:
-            with (
-                self.annotation("gpu_model_runner: bookkeep"),
-                self.frames("vllm/v1/worker/gpu_model_runner.py(1702): _bookkeep"),
-            ):
-                self.now += item.refill_ns
+    def _turn(self, percent: int) -> bool:
+        """Whether this replay is one of so many in a hundred, spread evenly."""
+        return self.replays * percent // 100 > (self.replays - 1) * percent // 100
 
-    def result(self, size: int) -> None:
+    def result(self, size: int, role: str = "compute") -> Work:
         """Copy a result to pinned host memory; the caller waits for it."""
-        stream = self.stream("compute")
-        self.begin(copy_kernel("DtoH (Device -> Pinned)", size), self.call("cudaMemcpyAsync", COPY_CALL_NS), stream, 0)
+        stream, after = self.stream(role), 0
+        if stream != self.stream("compute"):
+            self.quick("cudaEventRecordWithFlags")
+            self.wait_event(stream)
+            after = self.dry(self.stream("compute"))
+        call = self.call("cudaMemcpyAsync", COPY_CALL_NS)
+        return self.begin(copy_kernel("DtoH (Device -> Pinned)", size), call, stream, max(self.arrival(call), after))
 
     def finish(self, requests: int) -> None:
-        """Bring the step's tokens to the host, and wait for them if the run does."""
+        """Bring the step's tokens to the host; wait for them if the run does, but not if it is asynchronous."""
         with self.frames("vllm/v1/worker/gpu_model_runner.py(2610): _get_output"):
             with (
                 self.op(Op("aten::to", ((requests,),), (), "long int")),
                 self.op(Op("aten::copy_", ((requests,), (requests,)))),
             ):
-                self.result(8 * requests)
-                self.api("cudaEventRecordWithFlags", QUERY_NS)
-            if self.run.final_sync:
-                self.synchronize("cudaEventSynchronize", self.stream("compute"))
+                self.results.append(self.result(8 * requests, "copy" if self.run.asynchronous else "compute"))
+                self.quick("cudaEventRecordWithFlags")
+            if self.run.final_sync and not self.run.asynchronous:
+                self.synchronize("cudaEventSynchronize", self.dry(self.stream("compute")))
             self.leaves(2)
 
-    def hole(self, hole: Hole) -> None:
-        """Record nothing until the device has run dry and idled."""
-        begin = self.now
-        self.now = max(self.now, *self.free.values()) + hole.idle_ns
-        self.holes.append((begin, self.now))
+    def fetch(self) -> None:
+        """Asynchronous scheduling: with this step launched, wait for the tokens of the one before."""
+        if len(self.results) > 1:
+            with self.frames("vllm/v1/worker/gpu_model_runner.py(230): get_output"):
+                self.synchronize("cudaEventSynchronize", self.results[-2].end)
+                self.leaves(2)
 
-    def between(self) -> None:
-        """Schedule the next step."""
-        begin = self.now
-        with self.frames("vllm/v1/core/sched/scheduler.py(214): schedule"):
-            self.leaves(3)
-            self.now += self.run.plant.between_steps_ns
-        self.outside.append((begin, self.now))
-
-
-def execute(ranks: list[Rank], shape: StepShape, plan: list[Instruction]) -> None:
-    """One step on every rank."""
-    for rank in ranks:
-        rank.step = shape.index
-        if shape.index:
-            rank.between()
-    with ExitStack() as stack:
-        for rank in ranks:
-            stack.enter_context(rank.frames("vllm/v1/worker/gpu_worker.py(371): execute_model"))
-            rank.steps.append((shape, stack.enter_context(rank.annotation(shape.annotation))))
-            rank.leaves(4)
-        for instruction in plan:
-            _instruction(ranks, instruction)
-        for rank in ranks:
-            rank.finish(shape.requests)
-
-
-def _instruction(ranks: list[Rank], instruction: Instruction) -> None:
-    if isinstance(instruction, Launch):
-        _together(ranks, [rank.launch(instruction) for rank in ranks])
-    elif isinstance(instruction, Graph):
-        calls = [rank.graph_call(instruction) for rank in ranks]
-        for number, kernel in enumerate(instruction.kernels, start=1):
-            node = (instruction.graph_id, number)
-            stream = ranks[0].stream("compute")
-            _together(
-                ranks, [rank.begin(kernel, call, stream, 0, node) for rank, call in zip(ranks, calls, strict=True)]
-            )
-    elif isinstance(instruction, Item):
-        for rank in ranks:
-            rank.item(instruction)
-    else:
-        for rank in ranks:
-            rank.hole(instruction)
-
-
-def _together(ranks: list[Rank], works: list[Work]) -> None:
-    """A collective ends on every rank when its transfer, begun by the last rank to enter, is done."""
-    if works[0].kernel.collective is None:
-        return
-    end = max(work.ts for work in works) + works[0].dur
-    for rank, work in zip(ranks, works, strict=True):
-        work.dur = end - work.ts
-        rank.free[work.stream] = end
+    def left_over(self, count: int) -> None:
+        """Kernels launched before the recording began, back to back but for a little."""
+        for number in range(count):
+            self.correlation += 1
+            row = Row("X", "cuda_runtime", "cudaLaunchKernel", self.pid, self.pid, self.start, 0)
+            stream = self.stream("copy" if number % 3 == 2 else "compute")
+            kernel = Kernel(ROPE, "rope", 2_000 + 100 * number)
+            self.begin(kernel, Call(row, self.correlation, recorded=False), stream, max(self.start, self.dry()) + 700)
 
 
 def collective_args(kernel: Kernel, ranks: int) -> Args:
@@ -375,22 +287,3 @@ def collective_args(kernel: Kernel, ranks: int) -> Args:
     args |= {"Process Group Name": "1", "Process Group Description": "tp:0"}
     args["Process Group Ranks"] = str(list(range(ranks)))
     return args
-
-
-def _shapes(op: Op) -> Args:
-    blank: list[Value] = [[] for _ in op.scalars]
-    dims: list[Value] = [list(shape) for shape in op.tensors]
-    return {
-        "Concrete Inputs": [*([""] * len(op.tensors)), *op.scalars],
-        "Input type": [*([op.dtype] * len(op.tensors)), *(["Scalar"] * len(op.scalars))],
-        "Input Strides": [*(_strides(shape) for shape in op.tensors), *blank],
-        "Input Dims": [*dims, *blank],
-    }
-
-
-def _strides(shape: tuple[int, ...]) -> list[Value]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return list(reversed(strides))

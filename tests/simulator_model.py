@@ -12,6 +12,7 @@ from typing import Literal
 Mode = Literal["eager", "full_graph", "piecewise_graph"]
 Layout = Literal["kineto", "kineto_2026", "minified", "indent"]
 TimeUnit = Literal["relative", "absolute"]
+Marks = Literal["vllm", "vllm_detailed", "sglang", "sglang_detailed", "tracekit", "ProfilerStep", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,30 @@ DEVICES = {"h100": H100}
 class Plant:
     """Causes of device idle time to put into a run, with amounts; zero plants nothing.
 
+    "a step" is once in each step, "between" once between each two steps. Python functions show with stacks only.
+
     launch_bound_ns    host time added inside the op around a launch call (graphs and Triton have no op: none there)
     syncs_per_step     aten::item calls, spread evenly over a step's layers
     sync_refill_ns     host work between the return of such a synchronisation and the next launch
-    between_steps_ns   host work between the end of a step's annotation and the begin of the next
+    between_steps_ns   host work between the end of a step's mark and the begin of the next: unseen but for `schedule`
     holes_per_step     stretches of a step with no row of the host thread but what encloses them, over the layers
     hole_ns            how long the device idles in each: the hole lasts until the device has run dry, then this long
+    graph_launch_ns    added to every call that replays a graph
+    pageable_copies_per_step   copies from and to pageable memory in turn; the call blocks until the copy is done
+    pageable_copy_ns   how long the driver stages each
+    allocation_ns      a step: cudaMalloc in an op; half as long a cudaFree
+    input_preparation_ns       a step: in `gpu_model_runner: preprocess`, _prepare_inputs
+    scheduler_ns       a step in `gpu_model_runner: bookkeep`; between: `llm_engine step: ...` and `schedule: ...`
+    python_ns          a step, and between: in one Python function
+    gc_ns              a step on the thread that launches, and between on another one: Python's garbage collector
+    lazy_load_ns       on the first launch of a kernel outside graphs: its code is loaded, Triton's compiled
+    dependencies_per_step      kernels that wait for an event of another device, recorded late
+    dependency_ns      how long the device has nothing to do until then
+    communication_wait_ns      a step in c10d::barrier, between in gloo:broadcast
+    no_requests_ns     between: polling for requests
+    profiler_ns        a step: the profiler holds a launch (`Buffer Flush`), and the host (`Activity Buffer Request`)
+    slow_first_launch_ns       added to the recording's first launch
+    lost_calls_per_step        launch calls that were not recorded; their kernels were
     """
 
     launch_bound_ns: int = 0
@@ -96,6 +115,22 @@ class Plant:
     between_steps_ns: int = 0
     holes_per_step: int = 0
     hole_ns: int = 0
+    graph_launch_ns: int = 0
+    pageable_copies_per_step: int = 0
+    pageable_copy_ns: int = 80_000
+    allocation_ns: int = 0
+    input_preparation_ns: int = 0
+    scheduler_ns: int = 0
+    python_ns: int = 0
+    gc_ns: int = 0
+    lazy_load_ns: int = 0
+    dependencies_per_step: int = 0
+    dependency_ns: int = 150_000
+    communication_wait_ns: int = 0
+    no_requests_ns: int = 0
+    profiler_ns: int = 0
+    slow_first_launch_ns: int = 0
+    lost_calls_per_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +143,16 @@ class Run:
                      alongside (mixed steps)
     streams          1: everything on one; 2: all-reduce and cache offload on a second; 3: on one each
     ranks            tensor-parallel ranks, one file each
+    marks            how the engine marks its steps
     straggler_percent  how much longer the last rank's compute kernels take
     pdl_overlap_ns   how much earlier than its predecessor's end a kernel inside a graph starts
     final_sync       every step ends by waiting for its sampled tokens
+    asynchronous     instead of that the host launches the next step, and then waits for this one's tokens
+    orphans          kernels at the head whose launch came before the recording began
+    clock_skew_ns    how much too early device rows are recorded
+    lost_replays_percent     graph replays of which no kernel was recorded
+    partial_replays_percent  graph replays of which half of the kernels were recorded
+    record_syncs     CUPTI's rows of synchronisations
     secrets          plant five made-up secrets where real traces leak them
     """
 
@@ -123,13 +165,20 @@ class Run:
     prefill_steps: int = 1
     streams: int = 1
     ranks: int = 1
+    marks: Marks = "vllm"
     plant: Plant = field(default_factory=Plant)
     straggler_percent: int = 0
     pdl_overlap_ns: int = 0
     final_sync: bool = True
+    asynchronous: bool = False
+    orphans: int = 0
+    clock_skew_ns: int = 0
+    lost_replays_percent: int = 0
+    partial_replays_percent: int = 0
     with_stack: bool = False
     record_shapes: bool = False
     profile_memory: bool = False
+    record_syncs: bool = False
     secrets: bool = False
     time_unit: TimeUnit = "relative"
     layout: Layout = "kineto"
@@ -159,14 +208,6 @@ class StepShape:
         if self.prefill_requests and self.decode_requests:
             return "mixed"
         return "prefill" if self.prefill_requests else "decode"
-
-    @property
-    def annotation(self) -> str:
-        """The name vLLM gives the step."""
-        return (
-            f"execute_context_{self.prefill_requests}({self.prefill_tokens})"
-            f"_generation_{self.decode_requests}({self.decode_requests})"
-        )
 
 
 def step_shapes(run: Run) -> Iterator[StepShape]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulator_host import FLOW_STARTS, Rank, Work, collective_args
+from tests.simulator_host import Rank, Work, collective_args
 from tests.simulator_model import Device, Run
 from tests.simulator_text import Args, Document, Number, Row
+from tests.simulator_thread import CBIDS
 
 #: Unix time that relative timestamps count from; libkineto floors it to a grid of about 91 days.
 BASE_NS = 1_767_189_312_000_000_000
@@ -27,6 +28,8 @@ class Sections:
     last: list[Row]
 
 
+#: Calls that libkineto starts a flow from; the others get a flow's end only.
+FLOW_STARTS = {name for name in CBIDS if "Launch" in name or "Async" in name or "Synchronize" in name}
 #: Made-up secrets by where they are planted: head of the file, args of an annotation, text within an arg.
 SECRETS = {
     "HF_TOKEN": "hf_QmFzZVRva2VuRm9yVGVzdHNPbmx5MDA",
@@ -45,23 +48,27 @@ def sections(rank: Rank) -> Sections:
     numbered = [row for row in host if row.ph == "X"] + python + [row for row in host if row.ph == "i"]
     for index, row in enumerate(numbered):
         row.args["Ev Idx"] = index
-    by_call: dict[int, list[Work]] = {}
+    by_call: dict[int, list[Row]] = {}
     for work in rank.work:
-        by_call.setdefault(work.call.correlation, []).append(work)
-    device: list[Row] = []
+        by_call.setdefault(work.call.correlation, []).extend(_work_rows(rank, work))
+    device = [row for work in rank.work if not work.call.recorded for row in by_call.pop(work.call.correlation)]
     for call in rank.calls:
         correlation = call.args["correlation"]
         assert isinstance(correlation, int)
-        for work in by_call.get(correlation, ()):
-            args = work_args(work, run, rank.rank)
-            kernel = work.kernel
-            row = Row("X", kernel.cat, kernel.name, rank.rank, work.stream, work.ts, work.dur, args, work.step)
-            device += [row, _flow("f", row, correlation)]
+        device += by_call.get(correlation, ())
         device += [call, _flow("s" if call.name in FLOW_STARTS else "f", call, correlation)]
+    device += [*rank.syncs, *rank.overheads]
     last = _device_annotations(rank) + _metadata(rank)
     if run.secrets:
         _plant_secrets(host)
     return Sections(host, python, device, last)
+
+
+def _work_rows(rank: Rank, work: Work) -> list[Row]:
+    """A row of device activity and the end of the flow to it."""
+    args, kernel = work_args(work, rank.run, rank.rank), work.kernel
+    row = Row("X", kernel.cat, kernel.name, rank.rank, work.stream, work.ts, work.dur, args, work.step)
+    return [row, _flow("f", row, work.call.correlation)]
 
 
 def _flow(phase: str, end: Row, correlation: int) -> Row:

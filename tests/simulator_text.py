@@ -29,7 +29,11 @@ class Number:
 
 @dataclass(slots=True)
 class Row:
-    """One trace event before it is text. ts and dur in ns; dur < 0 means none (instants and flows)."""
+    """One trace event before it is text. ts and dur in ns; dur < 0 means none (instants and flows).
+
+    cause is never written: what the device waited for if it idled because the host was in this row; "" if no more can
+    be said than that the host was at work.
+    """
 
     ph: str
     cat: str
@@ -41,6 +45,11 @@ class Row:
     args: Args = field(default_factory=dict)
     step: int = 0
     flow: int = 0
+    cause: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.ts + self.dur
 
 
 Mark: TypeAlias = Callable[[str, int], str]

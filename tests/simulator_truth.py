@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
 
+from tests.simulator_causes import GapScene, Scene
 from tests.simulator_host import Rank, Work
 from tests.simulator_model import Run
 from tests.simulator_rows import BASE_NS, SECRETS, Sections
-
-Cause = Literal["launch_bound", "sync", "between_steps", "unattributed", "queued"]
+from tests.simulator_steps import Step, first_work, place_of, recorded_steps, step_of
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A maximal time in which nothing ran on a device, between its first and last work."""
+    """A part of a time in which nothing ran on a device, between its first and last work; where the cause changes a
+    new one begins. step is that of the work that ended the whole."""
 
     rank: int
     device: int
     ts: int
     dur: int
-    cause: Cause
+    cause: str
+    place: str
+    step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +48,6 @@ class DeviceTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A serving step: its annotation on the host and its batch."""
-
-    rank: int
-    index: int
-    ts: int
-    dur: int
-    phase: str
-    prefill_requests: int
-    prefill_tokens: int
-    decode_requests: int
-    decode_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class CollectiveTruth:
     """The collectives of one rank: wait is own start to the last rank's, transfer the rest, exposed the time in which
     nothing else ran on the device."""
@@ -76,10 +63,10 @@ class CollectiveTruth:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Everything known of a run. Times are ns as recorded: after base_ns if that is not 0, else Unix time.
+    """Everything known of a run, as it was recorded. Times are ns: after base_ns if that is not 0, else Unix time.
 
     events counts rows by rank and "ph cat"; launches are API calls that started device work, links the rows they
-    started.
+    started. Device rows are clock_skew_ns too early. orphans have no call; nor have the kernels of lost_calls calls.
     """
 
     base_ns: int
@@ -91,6 +78,11 @@ class Truth:
     links: int
     graph_launches: int
     graph_rows: int
+    lost_replays: int
+    partial_replays: int
+    orphans: int
+    lost_calls: int
+    clock_skew_ns: int
     secrets: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -100,29 +92,39 @@ class Truth:
 
 def truth_of(run: Run, ranks: Sequence[Rank], parts: Sequence[Sections]) -> Truth:
     """The truth of a run that was played."""
-    works = [work for rank in ranks for work in rank.work]
+    linked = [work for rank in ranks for work in rank.work if work.call.recorded]
+    kept, partial = _replays(ranks)
     return Truth(
         base_ns=BASE_NS if run.time_unit == "relative" else 0,
         devices=tuple(_device(rank) for rank in ranks),
-        steps=tuple(
-            Step(
-                rank.rank, shape.index, row.ts, row.dur, shape.phase,
-                shape.prefill_requests, shape.prefill_tokens, shape.decode_requests, shape.decode_requests,
-            )
-            for rank in ranks
-            for shape, row in rank.steps
-        ),
+        steps=tuple(step for rank in ranks for step in recorded_steps(rank)),
         collectives=_collectives(ranks),
         events=tuple(
             dict(Counter(f"{row.ph} {row.cat}".strip() for row in [*part.host, *part.python, *part.device, *part.last]))
             for part in parts
         ),
-        launches=sum(len({work.call.correlation for work in rank.work}) for rank in ranks),
-        links=len(works),
-        graph_launches=sum(len({work.call.correlation for work in rank.work if work.graph[0]}) for rank in ranks),
-        graph_rows=sum(work.graph[0] > 0 for work in works),
+        launches=sum(len({work.call.correlation for work in rank.work if work.call.recorded}) for rank in ranks),
+        links=len(linked),
+        graph_launches=kept,
+        graph_rows=sum(work.graph[0] > 0 for work in linked),
+        lost_replays=sum(rank.replays for rank in ranks) - kept,
+        partial_replays=partial,
+        orphans=run.orphans * len(ranks),
+        lost_calls=sum(not work.call.recorded for rank in ranks for work in rank.work) - run.orphans * len(ranks),
+        clock_skew_ns=run.clock_skew_ns,
         secrets=tuple(SECRETS.values()) if run.secrets else (),
-    )  # fmt: skip
+    )
+
+
+def _replays(ranks: Sequence[Rank]) -> tuple[int, int]:
+    """How many graph replays left kernels in the recording, and how many of these not all."""
+    kept = partial = 0
+    for rank in ranks:
+        whole = Counter(work.call.correlation for work in rank.played if work.graph[0])
+        recorded = Counter(work.call.correlation for work in rank.work if work.graph[0])
+        kept += len(recorded)
+        partial += sum(whole[correlation] > count for correlation, count in recorded.items())
+    return kept, partial
 
 
 def _device(rank: Rank) -> DeviceTruth:
@@ -130,13 +132,16 @@ def _device(rank: Rank) -> DeviceTruth:
     first = furthest = order[0].ts if order else 0
     rows, exclusive, total = Counter[str](), Counter[str](), Counter[str]()
     flops, moved, idle = Counter[str](), Counter[str](), Counter[str]()
+    scene = Scene(rank)
+    edges, begun = scene.edges(), first_work(rank)
     gaps = []
     for work in order:
         category = work.kernel.category
         if work.ts > furthest:
-            gap = Gap(rank.rank, rank.rank, furthest, work.ts - furthest, cause(rank, work, furthest))
-            idle[gap.cause] += gap.dur
-            gaps.append(gap)
+            step, place = step_of(rank, work), place_of(rank, work, furthest, begun)
+            for ts, dur, cause in GapScene(scene, furthest, work, place).slices(edges):
+                gaps.append(Gap(rank.rank, rank.rank, ts, dur, cause, place, step))
+                idle[cause] += dur
         rows[category] += 1
         exclusive[category] += max(0, work.end - max(work.ts, furthest))
         total[category] += work.dur
@@ -147,32 +152,6 @@ def _device(rank: Rank) -> DeviceTruth:
         rank.rank, rank.rank, first, furthest - first, sum(exclusive.values()), sum(idle.values()), dict(rows),
         dict(exclusive), dict(total), dict(flops), dict(moved), dict(idle), tuple(gaps),
     )  # fmt: skip
-
-
-def cause(rank: Rank, work: Work, since: int) -> Cause:
-    """Why the device idled from `since` until the work began.
-
-    The work came from an API call; the simulator knows what the host had been made to do since its previous launch.
-
-    queued: the launch had reached the device before the gap: the device itself took that long (kernel_gap_ns).
-    Otherwise the gap is split into host time between two steps' annotations, planted holes, and the rest, and goes
-    whole to the largest. Is it the rest: sync if the host had waited for the device (a synchronising call) since its
-    previous launch, so that nothing was queued when it went dry; launch_bound if not: the host was merely slower.
-    """
-    if work.arrival <= since:
-        return "queued"
-    outside = _overlap(rank.outside, since, work.ts)
-    hole = _overlap(rank.holes, since, work.ts)
-    rest = work.ts - since - outside - hole
-    if outside >= max(hole, rest):
-        return "between_steps"
-    if hole >= rest:
-        return "unattributed"
-    return "sync" if work.call.waited else "launch_bound"
-
-
-def _overlap(spans: Sequence[tuple[int, int]], begin: int, end: int) -> int:
-    return sum(max(0, min(end, stop) - max(begin, start)) for start, stop in spans)
 
 
 def _collectives(ranks: Sequence[Rank]) -> tuple[CollectiveTruth, ...]:

@@ -23,8 +23,9 @@ from tracekit.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 ANALYSES = analyses()
-SHARED = parse_macros((ROOT / "tracekit" / "shared.sql").read_text())
-DOCS = {doc.name: doc for doc in [*SHARED, *(doc for one in ANALYSES.values() for doc in parse_macros(one.sql))]}
+SHARED = parse_macros("\n".join(store.shared_sql()))
+DOCUMENTED = [*SHARED, *(doc for one in ANALYSES.values() for doc in parse_macros(one.sql))]
+DOCS = {doc.name: doc for doc in DOCUMENTED}  # of steps the macro, not the view
 
 
 @pytest.fixture(scope="module")
@@ -111,19 +112,19 @@ def call(doc: MacroDoc) -> str:
     return f"{doc.name}()" if doc.kind == "macro" else doc.name
 
 
-@pytest.mark.parametrize("name", [name for name, doc in DOCS.items() if doc.columns])
-def test_header_columns_are_duckdbs(empty: Trace, name: str) -> None:
-    rows = empty.sql(f"DESCRIBE FROM {call(DOCS[name])}").to_pylist()
-    documented = {column: kind for column, (kind, _) in DOCS[name].columns.items()}
+@pytest.mark.parametrize("doc", [doc for doc in DOCUMENTED if doc.columns], ids=lambda doc: f"{doc.kind} {doc.name}")
+def test_header_columns_are_duckdbs(empty: Trace, doc: MacroDoc) -> None:
+    rows = empty.sql(f"DESCRIBE FROM {call(doc)}").to_pylist()
+    documented = {column: kind for column, (kind, _) in doc.columns.items()}
     assert documented == {row["column_name"]: row["column_type"] for row in rows}
     assert list(documented) == [row["column_name"] for row in rows]
 
 
-@pytest.mark.parametrize("name", [name for name, doc in DOCS.items() if doc.kind == "macro"])
+@pytest.mark.parametrize("name", [name for name, doc in DOCS.items() if doc.kind in ("macro", "function")])
 def test_header_parameters_are_the_macros(empty: Trace, name: str) -> None:
     (row,) = empty.sql(f"SELECT parameters FROM duckdb_functions() WHERE function_name = '{name}'").to_pylist()
     assert list(DOCS[name].parameters) == row["parameters"]
-    assert DOCS[name].columns, "each macro documents its columns"
+    assert bool(DOCS[name].columns) == (DOCS[name].kind == "macro"), "each macro documents its columns"
     assert DOCS[name].summary
 
 
@@ -178,13 +179,13 @@ def test_analyses_know_nothing_of_collectors_and_reports(path: Path) -> None:
 
 FLOORS = (  # lowest first; a module imports from its own floor and those below
     ("errors", "footer", "macros", "classify", "analysis"),
-    ("registry",),
+    ("registry", "scope"),
     ("store",),
     ("trace",),
     ("analyses",),
     ("text_grid",),
     ("report_text",),
-    ("cli", "cli_commands", "cli_collect"),
+    ("cli", "cli_commands", "cli_collect", "cli_filters"),
 )
 
 

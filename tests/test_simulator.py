@@ -23,7 +23,6 @@ from tests.simulator_truth import Gap
 
 Event = dict[str, Any]
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-SYNCHRONIZE = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize")
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 DEEP = replace(LLAMA_8B, layers=4)  # the device is slower than the host: gaps come from what is planted
@@ -47,6 +46,7 @@ RUNS = {
         streams=2,
         plant=Plant(5_000, syncs_per_step=1, between_steps_ns=400_000, holes_per_step=1, hole_ns=250_000),
     ),
+    "asynchronous": Run(mode="full_graph", steps=5, streams=3, asynchronous=True, with_stack=True),
 }
 
 
@@ -106,10 +106,17 @@ def test_busy_and_idle_are_what_painting_every_nanosecond_gives(case: tuple[Run,
         assert (device.rank, device.ts, device.span_ns) == (rank, first, len(painted))
         assert device.busy_ns == painted.sum() == added == sum(device.exclusive_ns.values())
         assert device.idle_ns == (~painted).sum() == sum(device.idle_by_cause.values())
+        assert device.idle_by_cause == sums_by_cause(device.gaps)
         assert sum(device.total_ns.values()) == sum(event["dur"] for event in work)
-        edges = np.flatnonzero(np.diff(painted)) + 1
-        holes = [(first + int(begin), int(end - begin)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-        assert [(gap.ts, gap.dur) for gap in device.gaps] == holes
+        for gap in device.gaps:
+            part = painted[gap.ts - first : gap.ts - first + gap.dur]
+            assert gap.dur == len(part) > 0 and not part.any()
+            part[:] = True
+        assert painted.all()
+
+
+def sums_by_cause(gaps: Iterable[Gap]) -> dict[str, int]:
+    return {cause: sum(gap.dur for gap in gaps if gap.cause == cause) for cause in {gap.cause for gap in gaps}}
 
 
 def test_links_resolve(case: tuple[Run, Truth, list[list[Event]]]) -> None:
@@ -178,33 +185,6 @@ def test_counts_and_steps(case: tuple[Run, Truth, list[list[Event]]]) -> None:
             for step in truth.steps
             if step.rank == rank
         ]
-
-
-def test_causes_agree_with_what_the_host_shows(case: tuple[Run, Truth, list[list[Event]]]) -> None:
-    """Looser than the rule: what must and what cannot be seen on the host during a gap of each cause."""
-    _, truth, ranks = case
-    for device, events in zip(truth.devices, ranks, strict=True):
-        notes = [event for event in select(events, "user_annotation") if event["name"].startswith("execute_")]
-        waits = [event for event in select(events, "cuda_runtime") if event["name"] in SYNCHRONIZE]
-        for gap in device.gaps:
-            end = gap.ts + gap.dur
-            inside = sum(max(0, min(end, note["end"]) - max(gap.ts, note["ts"])) for note in notes)
-            waited = any(gap.ts <= wait["end"] <= end for wait in waits)
-            assert (gap.cause == "between_steps") == (2 * inside < gap.dur)
-            if gap.cause in ("sync", "launch_bound", "queued"):
-                assert waited == (gap.cause == "sync")
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "least"),
-    [("launch_bound", 50, 40_000), ("sync", 6, 80_000), ("between_steps", 3, 300_000), ("unattributed", 6, 200_000)],
-)
-def test_every_planted_cause_appears(name: str, count: int, least: int, tmp_path: Path) -> None:
-    truth, _ = recorded(RUNS[name], tmp_path)
-    planted = [gap for gap in truth.devices[0].gaps if gap.cause == name and gap.dur >= least * 15 // 16]
-    large = [gap for gap in truth.devices[0].gaps if gap.dur > 30_000]
-    assert len(planted) >= count
-    assert {gap.cause for gap in large} - {"sync"} <= {name}  # `sync`: the launch-bound run waits at its steps' ends
 
 
 def test_a_deep_model_is_not_launch_bound(tmp_path: Path) -> None:

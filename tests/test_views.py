@@ -62,7 +62,7 @@ def test_the_dialect_that_tells_most_wins_in_each_rank(tmp_path: Path) -> None:
         tmp_path,
         ("ProfilerStep#1", 0, 100),
         ("execute_context_0(0)_generation_1(1)", 10, 50),
-        ("step[DECODE bs=1]", 20, 30),
+        ("step[DECODE bs=1]", 70, 30),
         ("ProfilerStep#1", 0, 100, {"rank": 1}),
         ("step[DECODE bs=1]", 20, 30, {"rank": 1}),
         ("ProfilerStep#1", 0, 100, {"rank": 2}),

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracekit.analysis import Coverage, Finding, Result
+    from tracekit.annotate import step
     from tracekit.classify import classify_kernel
     from tracekit.trace import Trace, open
 
 __version__ = "0.1.0"
 
-__all__ = ["Coverage", "Finding", "Result", "Trace", "__version__", "classify_kernel", "open"]
+__all__ = ["Coverage", "Finding", "Result", "Trace", "__version__", "classify_kernel", "open", "step"]
 
 _HOMES = {
     "Coverage": "tracekit.analysis",
@@ -30,6 +31,7 @@ _HOMES = {
     "Trace": "tracekit.trace",
     "classify_kernel": "tracekit.classify",
     "open": "tracekit.trace",
+    "step": "tracekit.annotate",
 }
 
 

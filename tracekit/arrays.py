@@ -16,6 +16,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
+ABSENT = np.iinfo(np.int64).min  # NULL, where an integer has to stand for it
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -47,6 +48,13 @@ def integers(column: pa.Array, absent: int = 0) -> Int64s:
     return np.where(is_null(column), absent, values) if column.null_count else values
 
 
+def numbers(table: pa.Table, name: str, absent: int = ABSENT) -> Int64s:
+    """A column as integers, `absent` for NULL and for a column that no row has a value in."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, absent)
+    return integers(one_array(table.column(name)), absent)
+
+
 def int64_array(values: Int64s, null: Bools | None = None) -> pa.Array:
     """Integers as an Arrow array, NULL where `null`."""
     validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
@@ -54,9 +62,10 @@ def int64_array(values: Int64s, null: Bools | None = None) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [validity, data])
 
 
-def int32_array(values: npt.NDArray[np.signedinteger]) -> pa.Array:
-    """Small integers as an Arrow array."""
-    return pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values.astype(np.int32))])
+def int32_array(values: npt.NDArray[np.signedinteger], null: Bools | None = None) -> pa.Array:
+    """Small integers as an Arrow array, NULL where `null`."""
+    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(pa.int32(), len(values), [validity, pa.py_buffer(values.astype(np.int32))])
 
 
 def text_array(values: Sequence[str]) -> pa.Array:

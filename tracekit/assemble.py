@@ -8,25 +8,25 @@ the order the source had.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import TEXT, Bools, Int64s, compact, int32_array, int64_array, integers, one_array
+from tracekit.arrays import ABSENT, TEXT, Bools, Int64s, compact, int32_array, int64_array, integers, numbers, one_array
 from tracekit.event_table import event_schema
 from tracekit.links import ENCLOSING_ORDER, NONE, HostRows, LinkIndex, Nesting, order_rows
 from tracekit.source import SourceRead
 from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES
+from tracekit.steps import Membership
 
 WINDOW_ROWS = 1 << 19
 
 # Share of launches whose External id must be that of the op around them before rows without a launch get ops by it: in
 # traces before 2024 the External id was the correlation, and hits wrong ops by chance.
 _TRUST = 0.9
-_ABSENT = np.iinfo(np.int64).min
 _LAST = np.iinfo(np.int64).max
 _DEVICE_ORDER = {"gpu_annotation": 0, "kernel": 1, "memcpy": 2, "memset": 3, "graph": 4, "sync": 5}
 _UNFINISHED = '{"finished": false}'
@@ -37,14 +37,15 @@ class Assembler:
     """One source on its way into the table.
 
     ranks: rank by process label (None: rows without one). shift_ns: added to the source's times. next_id: of the row
-    to come. When `tables` is through, `next_id`, `by_kind` and `ambiguous` (API calls sharing a correlation with an
-    earlier one) are final.
+    to come. steps: of all sources, in times of the table. When `tables` is through, `next_id`, `by_kind` and
+    `ambiguous` (API calls sharing a correlation with an earlier one) are final.
     """
 
     source: SourceRead
     ranks: dict[str | None, int]
     shift_ns: int
     next_id: int
+    steps: Membership
     by_kind: Counter[str] = field(default_factory=Counter)
     ambiguous: int = 0
     _lanes: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -55,8 +56,8 @@ class Assembler:
         device = pa.table(
             {name: spool.column("device", name) for name in ("correlation", "external_id", "label")},
         )
-        launches = LinkIndex(np.unique(self._key(device)))
-        operators = LinkIndex(np.unique(_numbers(device, "external_id")))
+        launches = LinkIndex(np.unique(self._key(device)), width=3)  # id, op, step
+        operators = LinkIndex(np.unique(numbers(device, "external_id")))
         nesting = Nesting()
         for window in spool.windows(HOST_CLASSES, _window_rows(spool.rows(HOST_CLASSES))):
             tables = [table for name in HOST_CLASSES if (table := spool.read(name, window)) is not None]
@@ -74,12 +75,12 @@ class Assembler:
         self, tables: list[pa.Table], next_window: int, nesting: Nesting, launches: LinkIndex, operators: LinkIndex
     ) -> Iterator[pa.Table]:
         slim = _concatenate(tables, ("ts", "dur", "pid", "tid", "kind", "tie", "label"))
-        ts = _numbers(slim, "ts")
+        ts = numbers(slim, "ts")
         end, unfinished = self._ends(slim, ts, unknown=self.source.spool.last_end())
         kind = _codes(slim, "kind", ENCLOSING_ORDER)
         lane = self._lane(slim)  # numbered as they come, hence no order
-        tie = _numbers(slim, "tie", _LAST)
-        order = order_rows(ts, -end, kind, self._rank(slim), _numbers(slim, "pid"), _numbers(slim, "tid"), tie)
+        tie = numbers(slim, "tie", _LAST)
+        order = order_rows(ts, -end, kind, self._rank(slim), numbers(slim, "pid"), numbers(slim, "tid"), tie)
         order = _by_content_where_equal(order, (ts, end, kind, lane, tie), tables)
         identity = self._identities(order)
         parent = np.empty(len(order), np.int64)
@@ -87,6 +88,7 @@ class Assembler:
         rows = HostRows(identity[order], end[order], lane[order], kind[order])
         parent[order], operator[order] = nesting.link(rows, next_window)
 
+        step = self._steps(lane, ts + self.shift_ns)
         first = 0
         for table in tables:
             part = slice(first, first := first + table.num_rows)
@@ -96,48 +98,59 @@ class Assembler:
                 "ts": ts[part] + self.shift_ns,
                 "dur": end[part] - ts[part],
                 "parent_id": parent[part],
+                "step": step[part],
             }
-            self._note_targets(table, columns["id"][by_id], operator[part][by_id], by_id, (launches, operators))
+            linked = (columns["id"][by_id], operator[part][by_id], columns["step"][by_id])
+            self._note_targets(table, linked, by_id, (launches, operators))
             if "launch" in set(table.column("kind").unique().to_pylist()):
                 columns["op_id"] = operator[part]
             yield from self._by_kind(table, by_id, columns, unfinished[part])
 
     def _note_targets(
-        self, table: pa.Table, identity: Int64s, operator: Int64s, by_id: Int64s, indexes: tuple[LinkIndex, LinkIndex]
+        self,
+        table: pa.Table,
+        linked: tuple[Int64s, Int64s, Int64s],
+        by_id: Int64s,
+        indexes: tuple[LinkIndex, LinkIndex],
     ) -> None:
-        """Remember the rows of this table, taken by id, that device rows may point to: launches and ops."""
+        """Remember the rows of this table, taken by id, that device rows may point to: launches and ops.
+
+        linked: their ids, the ops around them, their steps.
+        """
         launches, operators = indexes
         kinds = set(table.column("kind").unique().to_pylist())
         if "launch" in kinds:
-            launches.add(self._key(table)[by_id], identity, operator)
+            launches.add(self._key(table)[by_id], *linked)
         if "op" in kinds:
             chosen = _of_kind(table, "op")[by_id]
-            operators.add(_numbers(table, "external_id")[by_id][chosen], identity[chosen], identity[chosen])
+            identity = linked[0][chosen]
+            operators.add(numbers(table, "external_id")[by_id][chosen], identity, identity)
 
     def _device_rows(self, table: pa.Table, launches: LinkIndex, operators: LinkIndex) -> Iterator[pa.Table]:
-        ts = _numbers(table, "ts")
+        ts = numbers(table, "ts")
         end, unfinished = self._ends(table, ts, unknown=None)
         keys = (
             -end,
             _codes(table, "kind", _DEVICE_ORDER),
-            *(_numbers(table, name) for name in ("device", "stream", "correlation", "graph_node_id", "grid_x")),
+            *(numbers(table, name) for name in ("device", "stream", "correlation", "graph_node_id", "grid_x")),
         )
         order = order_rows(ts, *keys)
         order = _by_content_where_equal(order, (ts, *keys), [table])
-        launch_id, op_id = launches.find(self._key(table))
-        _, by_external_id = operators.find(_numbers(table, "external_id"))
+        launch_id, op_id, step = launches.find(self._key(table))
+        _, by_external_id = operators.find(numbers(table, "external_id"))
         columns = {
             "id": self._identities(order),
             "ts": ts + self.shift_ns,
             "dur": end - ts,
             "launch_id": launch_id,
             "op_id": np.where(launch_id == NONE, by_external_id, op_id),
+            "step": step,
         }
         yield from self._by_kind(table, order, columns, unfinished)
 
     def _external_ids_are_op_ids(self, device: pa.Table, launches: LinkIndex, operators: LinkIndex) -> bool:
-        _, nested = launches.find(self._key(device))
-        _, claimed = operators.find(_numbers(device, "external_id"))
+        _, nested, _ = launches.find(self._key(device))
+        _, claimed = operators.find(numbers(device, "external_id"))
         both = (nested != NONE) & (claimed != NONE)
         return bool(both.any()) and float((nested == claimed)[both].mean()) >= _TRUST
 
@@ -146,7 +159,7 @@ class Assembler:
 
         Those end with the trace on the host; on a device, where such a row is damage, at their start.
         """
-        duration = _numbers(table, "dur", NONE)
+        duration = numbers(table, "dur", NONE)
         unfinished = duration < 0
         end = ts + np.maximum(duration, 0)
         if unknown is not None:
@@ -160,25 +173,14 @@ class Assembler:
         return identity
 
     def _key(self, table: pa.Table) -> Int64s:
-        """Correlation, made unique within the source if several processes were merged into it."""
-        key = _numbers(table, "correlation")
-        if len(self.ranks) > 1:
-            key = np.where(key == _ABSENT, key, (key & ((1 << 48) - 1)) | (self._rank(table) << 48))
-        return key
+        return key_of(table, self.ranks)
 
     def _rank(self, table: pa.Table) -> Int64s:
-        if "label" not in table.column_names or len(self.ranks) == 1:
-            return np.full(table.num_rows, next(iter(self.ranks.values())))
-        label = one_array(table.column("label"))
-        if not pa.types.is_dictionary(label.type):
-            return np.full(table.num_rows, self.ranks.get(None, 0))
-        known = [self.ranks.get(value, 0) for value in label.dictionary.to_pylist()]
-        ranks = np.array([*known, self.ranks.get(None, 0)], np.int64)
-        return ranks[integers(label.indices, len(known))]
+        return rank_of(table, self.ranks)
 
     def _lane(self, table: pa.Table) -> Int64s:
         """A number for each thread, the same in every window."""
-        rank, pid, tid = self._rank(table), _numbers(table, "pid"), _numbers(table, "tid")
+        rank, pid, tid = self._rank(table), numbers(table, "pid"), numbers(table, "tid")
         codes = np.zeros(table.num_rows, np.int64)
         for values in (rank, pid, tid):
             encoded = int64_array(values).dictionary_encode()
@@ -188,8 +190,21 @@ class Assembler:
         first = np.zeros(len(encoded.dictionary), np.int64)
         first[indices[::-1]] = np.arange(len(indices))[::-1]
         threads = [(int(rank[row]), int(pid[row]), int(tid[row])) for row in first] if len(indices) else []
-        numbers = np.array([self._lanes.setdefault(thread, len(self._lanes)) for thread in threads], np.int64)
-        return numbers[indices] if len(indices) else indices
+        lanes = np.array([self._lanes.setdefault(thread, len(self._lanes)) for thread in threads], np.int64)
+        return lanes[indices] if len(indices) else indices
+
+    def _steps(self, lane: Int64s, ts: Int64s) -> Int64s:
+        """The step of each host row; `ts` in times of the table."""
+        step = np.full(len(ts), NONE)
+        if self.steps:
+            timelines = [self.steps.timeline(*thread) for thread in self._lanes]
+            distinct = {id(timeline): timeline for timeline in timelines if timeline is not None}
+            number = {identity: position for position, identity in enumerate(distinct)}
+            of_lane = np.array([number.get(id(timeline), NONE) for timeline in timelines], np.int64)[lane]
+            for position, timeline in enumerate(distinct.values()):
+                rows = np.flatnonzero(of_lane == position)
+                step[rows] = timeline.at(ts[rows])
+        return step
 
     def _by_kind(
         self, table: pa.Table, order: Int64s, columns: dict[str, Int64s], unfinished: Bools
@@ -207,6 +222,9 @@ class Assembler:
         for column in event_schema():
             if column.name == "rank":
                 arrays.append(int32_array(rank))
+            elif column.name == "step":
+                step = columns["step"][chosen]
+                arrays.append(int32_array(step, step == NONE) if self.steps else absent[column.type])
             elif column.name in columns:
                 values = columns[column.name][chosen]
                 nullable = column.name.endswith("_id")
@@ -221,6 +239,26 @@ class Assembler:
             marked = pc.if_else(pa.array(unfinished[chosen]), _marked_as_unfinished(args), args)
             result = result.set_column(result.schema.get_field_index("args"), "args", marked.dictionary_encode())
         return result
+
+
+def rank_of(table: pa.Table, ranks: Mapping[str | None, int]) -> Int64s:
+    """The rank of each row of a source, whose ranks are given by process label."""
+    if "label" not in table.column_names or len(ranks) == 1:
+        return np.full(table.num_rows, next(iter(ranks.values())))
+    label = one_array(table.column("label"))
+    if not pa.types.is_dictionary(label.type):
+        return np.full(table.num_rows, ranks.get(None, 0))
+    known = [ranks.get(value, 0) for value in label.dictionary.to_pylist()]
+    of_code = np.array([*known, ranks.get(None, 0)], np.int64)
+    return of_code[integers(label.indices, len(known))]
+
+
+def key_of(table: pa.Table, ranks: Mapping[str | None, int]) -> Int64s:
+    """Correlation, made unique within the source if several processes were merged into it."""
+    key = numbers(table, "correlation")
+    if len(ranks) > 1:
+        key = np.where(key == ABSENT, key, (key & ((1 << 48) - 1)) | (rank_of(table, ranks) << 48))
+    return key
 
 
 def _window_rows(rows: int) -> int:
@@ -238,13 +276,6 @@ def _marked_as_unfinished(args: pa.ChunkedArray) -> pa.ChunkedArray:
 def _concatenate(tables: list[pa.Table], names: tuple[str, ...]) -> pa.Table:
     slim = [table.select([name for name in names if name in table.column_names]) for table in tables]
     return pa.concat_tables(slim, promote_options="default").unify_dictionaries().combine_chunks()
-
-
-def _numbers(table: pa.Table, name: str, absent: int = _ABSENT) -> Int64s:
-    """A column as integers, `absent` for NULL and for a column that no row has a value in."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, absent)
-    return integers(one_array(table.column(name)), absent)
 
 
 def _codes(table: pa.Table, name: str, order: dict[str, int]) -> Int64s:

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +19,9 @@ import click
 
 from tracekit.analysis import SEVERITIES, Result, Row, counted
 from tracekit.cli import Named, open_output, write_output
+from tracekit.cli_filters import scope_options
 from tracekit.errors import UsageError
+from tracekit.scope import Scope
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,14 +43,20 @@ _RULES = click.option(
     metavar="FILE",
     help="TOML file of kernel rules that go before the built-in ones.",
 )
+_STEP_RANGE = click.option(
+    "--step-range",
+    metavar="REGEX",
+    help="Annotations that match are the serving steps, instead of the marks of known engines.",
+)
 
 
 @click.command()
 @click.argument("trace", nargs=-1, required=True, type=_TRACE)
 @click.option("-o", "--output", type=_FILE, required=True, metavar="FILE", help="Parquet file to write.")
 @_PARTIAL
+@_STEP_RANGE
 @_FORCE
-def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, force: bool) -> None:
+def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, step_range: str | None, force: bool) -> None:
     """Read profiler files, or directories of them, into one Parquet file.
 
     \b
@@ -63,7 +71,8 @@ def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, force
     for path in trace:
         _refuse_own(path)
     with _progress() as progress:
-        footer = run(trace, output, allow_partial=allow_partial, force=force, progress=progress)
+        wanted = step_range and _text(step_range, "the step range")
+        footer = run(trace, output, allow_partial=allow_partial, force=force, progress=progress, step_range=wanted)
     skipped = sum(footer.ledger.skipped.values())
     click.echo(
         f"{counted(footer.ledger.read, 'event')} read, {footer.ledger.stored:,} stored, {skipped:,} skipped, "
@@ -73,9 +82,20 @@ def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, force
     click.echo(f"Wrote {output}", err=True)
 
 
-@click.command()
+class _WithCauses(click.Command):
+    """Its help ends with what each cause of idle time means, told once for all texts."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tracekit.analyses._idle_advice import MEANINGS
+
+        with formatter.section("Causes of idle time, by gap"):
+            formatter.write_dl(list(MEANINGS.items()))
+
+
+@click.command(cls=_WithCauses)
 @click.argument("trace", type=_TRACE)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
+@scope_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
 @_FORCE
@@ -84,16 +104,19 @@ def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, force
     "--fail-on", type=click.Choice(["warning", "critical"]), help="Exit with 1 if a finding is this bad or worse."
 )
 @_PARTIAL
+@_STEP_RANGE
 def analyze(
     *,
     trace: Path,
     names: tuple[str, ...],
+    scope: Scope,
     form: Literal["text", "json"],
     output: Path | None,
     force: bool,
     rules: tuple[Path, ...],
     fail_on: str | None,
     allow_partial: bool,
+    step_range: str | None,
 ) -> None:
     """Say where the time goes, why the GPU idles, and what to do about it.
 
@@ -101,21 +124,17 @@ def analyze(
     Examples:
       tracekit analyze trace.parquet
       tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
+      tracekit analyze trace.parquet attribution --phase decode --steps 3:8 --rank 0
 
     TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
     health, attribution, idle_gaps, ...; all of them, on one screen, if none is named. Exit code 1 if the trace fails a
     health check.
 
-    \b
-    Causes of idle time, by gap:
-      launch_bound   the host was still working or launching when the device ran dry
-      sync           the host waited for the device, then had to start from empty
-      between_steps  most of the gap lies outside all serving steps
-      queued         the work had been launched in time; the device, a stream or a peer made it wait
-      unattributed   the trace shows no launch, or no host at work
+    Of a part of the trace, busy time counts with the step that launched it, a gap with the step whose work ended it;
+    what crosses --since or --until is cut. The health check is always that of the whole trace.
     """
     open_output(output, force, inputs=(trace, *rules))
-    with _opened(trace, rules, allow_partial) as opened:
+    with _opened(trace, rules, allow_partial, step_range) as whole, _part(whole, scope) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
         if form == "json":
             write_output(_json({"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}), output)
@@ -133,6 +152,7 @@ def analyze(
 @_FORCE
 @_RULES
 @_PARTIAL
+@_STEP_RANGE
 def sql(
     *,
     trace: Path,
@@ -142,6 +162,7 @@ def sql(
     force: bool,
     rules: tuple[Path, ...],
     allow_partial: bool,
+    step_range: str | None,
 ) -> None:
     """Run one SELECT over a trace; it can read this trace and nothing else.
 
@@ -154,11 +175,11 @@ def sql(
     Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
     Table functions, called with parentheses: attribution() and idle_gaps() give the rows of these analyses (their
     parameters go by name, as above), health() the counts that the analysis of that name judges; busy_segments(),
-    device_time(), idle_gaps_raw(), classified_segments(), launch_steps() and launch_calls() are what they are made of.
+    device_time(), idle_gaps_raw(), classified_segments() and launch_calls() are what they are made of.
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
     open_output(output, force, inputs=(trace, *rules))
-    with _opened(trace, rules, allow_partial) as opened:
+    with _opened(trace, rules, allow_partial, step_range) as opened:
         write_output(_WRITERS[form](opened.query_readonly(_text(query)), output is None), output)
 
 
@@ -171,25 +192,30 @@ def _refuse_own(path: Path) -> None:
         raise UsageError(f"{path} is already a tracekit trace; give it to analyze or sql as it is")
 
 
-def _text(argument: str) -> str:
+def _text(argument: str, what: str = "the query") -> str:
     """An argument as UTF-8, whatever the locale."""
     try:
         return os.fsencode(argument).decode()
     except ValueError as error:
-        raise UsageError(f"the query is not UTF-8: {error}") from error
+        raise UsageError(f"{what} is not UTF-8: {error}") from error
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _opened(path: Path, rules: tuple[Path, ...], allow_partial: bool) -> Iterator[Trace]:
+def _opened(path: Path, rules: tuple[Path, ...], allow_partial: bool, step_range: str | None) -> Iterator[Trace]:
     from tracekit import trace as traces
 
     with _progress() as progress:
-        trace = traces.open(path, rules=rules, allow_partial=allow_partial, progress=progress)
+        wanted = step_range and _text(step_range, "the step range")
+        trace = traces.open(path, rules=rules, allow_partial=allow_partial, progress=progress, step_range=wanted)
     with trace:
         yield trace
+
+
+def _part(trace: Trace, scope: Scope) -> AbstractContextManager[Trace]:
+    return trace.within(scope) if scope else nullcontext(trace)
 
 
 @contextmanager
@@ -266,6 +292,7 @@ def describe(trace: Trace) -> Row:
     footer = trace.footer
     return {
         "schema": footer.schema,
+        "scope": trace.scope.to_json(),
         "origin_ns": footer.origin_ns,
         "ranks": list(footer.ranks),
         "devices": [{"rank": one.rank, "device": one.device, "name": one.name} for one in footer.devices],

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from tracekit.footer import DeviceInfo, Footer, Ledger, SourceInfo
 from tracekit.registry import readers
 from tracekit.source import Reader, SourceRead
 from tracekit.spool import Spool
+from tracekit.step_marks import Dialects
+from tracekit.step_sources import steps_in_spools
+from tracekit.steps import RULES, Membership
 from tracekit.streams import head_of
 
 # Called with a file, bytes of it read so far, and its size.
@@ -33,13 +36,18 @@ def convert(
     allow_partial: bool = False,
     force: bool = False,
     progress: FileProgress | None = None,
+    step_range: str | None = None,
 ) -> Footer:
     """Read trace files, and directories of them, into the Parquet file `out`; returns its footer.
+
+    step_range: a regular expression; annotations whose name it matches (`re.search`) are the serving steps, instead of
+    the marks of known engines.
 
     `out` appears when it is complete. Raises UsageError (nothing to read, `out` exists), UnknownFormatError,
     MalformedTraceError; and TruncatedTraceError, after the whole events of a file that ends early have been written,
     unless `allow_partial`.
     """
+    Dialects.of(step_range)  # a mistake in it is told before the work is done
     files = _files(paths)
     if out.exists() and any(out.samefile(path) for path in [*files.named, *files.from_directory]):
         raise UsageError(f"{out} is one of the files to read: write to another")
@@ -47,7 +55,7 @@ def convert(
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".spool", dir=out.parent) as spool:
             sources = _read(files, Path(spool), progress)
-            footer = _write(sources, writer, files)
+            footer = _write(sources, writer, files, step_range)
         writer.finish(footer)
     finally:
         writer.abandon()
@@ -116,16 +124,18 @@ def _read_one(path: Path, spool: Spool, known: Sequence[Reader], progress: FileP
     )
 
 
-def _write(sources: list[SourceRead], writer: EventWriter, files: _Files) -> Footer:
+def _write(sources: list[SourceRead], writer: EventWriter, files: _Files, step_range: str | None) -> Footer:
     ranks = _assign_ranks(sources)
     sources.sort(key=lambda source: (min(ranks[source.path].values()), source.path.name, str(source.path)))
     firsts = [first + source.base_ns for source in sources if (first := source.spool.first_ts()) is not None]
     origin = min(firsts, default=0)
+    steps = steps_in_spools(sources, [ranks[source.path] for source in sources], origin, step_range)
+    membership = Membership(steps)
     next_id = 0
     by_kind: Counter[str] = Counter()
     notes: Counter[str] = Counter()
     for source in sources:
-        assembler = Assembler(source, ranks[source.path], source.base_ns - origin, next_id)
+        assembler = Assembler(source, ranks[source.path], source.base_ns - origin, next_id, membership)
         for table in assembler.tables():
             writer.write(table)
         next_id = assembler.next_id
@@ -133,7 +143,8 @@ def _write(sources: list[SourceRead], writer: EventWriter, files: _Files) -> Foo
         if assembler.ambiguous:
             notes["API calls that share a correlation with an earlier one"] += assembler.ambiguous
         shutil.rmtree(source.spool.directory)
-    return _footer(sources, ranks, origin, by_kind=by_kind, notes=notes, files=files)
+    footer = _footer(sources, ranks, origin, by_kind=by_kind, notes=notes, files=files)
+    return replace(footer, step_rules=RULES, step_range=step_range)
 
 
 def _assign_ranks(sources: list[SourceRead]) -> dict[Path, dict[str | None, int]]:

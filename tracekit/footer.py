@@ -60,7 +60,11 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The whole of it. `origin_ns` is the Unix time of ts 0, or of an unknown epoch if the source had none."""
+    """The whole of it. `origin_ns` is the Unix time of ts 0, or of an unknown epoch if the source had none.
+
+    step_rules: version of the rules by which the column `step` was filled (0: it was not), step_range: and what
+    annotations the user called steps.
+    """
 
     sources: tuple[SourceInfo, ...]
     devices: tuple[DeviceInfo, ...]
@@ -69,6 +73,8 @@ class Footer:
     ledger: Ledger
     schema: int = SCHEMA_VERSION
     tracekit: str = ""
+    step_rules: int = 0
+    step_range: str | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -91,4 +97,6 @@ class Footer:
             ledger=Ledger(**value["ledger"]),
             schema=value["schema"],
             tracekit=value["tracekit"],
+            step_rules=value.get("step_rules", 0),
+            step_range=value.get("step_range"),
         )

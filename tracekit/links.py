@@ -131,50 +131,51 @@ def _climb(pointer: Int64s, parent: Int64s, passed_over: Bools) -> None:
 class LinkIndex:
     """Rows by a key that other rows refer to: API calls by correlation, ops by External id.
 
-    wanted: the keys that are referred to, sorted and unique; no other is kept. Filled window by window in canonical
-    order, then closed, then searched. `ambiguous` counts rows whose key an earlier row has.
+    wanted: the keys that are referred to, sorted and unique; no other is kept. width: how many values are kept of a
+    row, the first being its id. Filled window by window in canonical order, then closed, then searched. `ambiguous`
+    counts rows whose key an earlier row has.
     """
 
     wanted: Int64s
+    width: int = 2
     ambiguous: int = 0
-    _parts: list[tuple[Int64s, Int64s, Int64s]] = field(default_factory=list)
+    _parts: list[tuple[Int64s, ...]] = field(default_factory=list)
     _key: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    _id: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    _op_id: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    _values: list[Int64s] = field(default_factory=list)
 
     @classmethod
     def empty(cls) -> LinkIndex:
         """One in which nothing is found."""
         return cls(np.empty(0, np.int64))
 
-    def add(self, key: Int64s, identity: Int64s, op_id: Int64s) -> None:
-        """Take in rows: their key, their id, and the op that a row which refers to them belongs to."""
+    def add(self, key: Int64s, *values: Int64s) -> None:
+        """Take in rows: their key, their id, and what else a row that refers to them gets from them."""
         if not len(self.wanted):
             return
         place = np.minimum(np.searchsorted(self.wanted, key), len(self.wanted) - 1)
         found = (self.wanted[place] == key) & (key != _NEVER)
-        self._parts.append((key[found], identity[found], op_id[found]))
+        self._parts.append((key[found], *(value[found] for value in values)))
 
     def close(self) -> None:
         """Sort. Of rows that share a key (a runtime call and the driver call within it) the first counts."""
         if not self._parts:
             return
-        key, identity, op_id = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        key, *values = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         self._parts.clear()
         order = np.argsort(key, kind="stable")
         key = key[order]
         first = np.ones(len(key), np.bool_)
         first[1:] = key[1:] != key[:-1]
         self.ambiguous = int((~first).sum())
-        self._key, self._id, self._op_id = key[first], identity[order][first], op_id[order][first]
+        self._key = key[first]
+        self._values = [value[order][first] for value in values]
 
-    def find(self, key: Int64s) -> tuple[Int64s, Int64s]:
-        """Ids of the rows with these keys and of their ops, NONE where there are none."""
-        identity = np.full(len(key), NONE)
-        op_id = np.full(len(key), NONE)
+    def find(self, key: Int64s) -> list[Int64s]:
+        """The values of the rows with these keys, the ids first; NONE where there is no such row."""
+        found = [np.full(len(key), NONE) for _ in range(self.width)]
         if len(self._key):
             place = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-            found = self._key[place] == key
-            identity[found] = self._id[place[found]]
-            op_id[found] = self._op_id[place[found]]
-        return identity, op_id
+            hit = self._key[place] == key
+            for column, values in zip(found, self._values, strict=True):
+                column[hit] = values[place[hit]]
+        return found

@@ -1,7 +1,8 @@
 """Reads the documentation of SQL macros and views: which parameters and columns do they promise?
 
 A header is the block of comment lines right above a `CREATE MACRO`, `VIEW` or `TABLE`; in it, `-- parameter NAME TYPE:
-meaning` and `-- column NAME TYPE: meaning` lines are the interface, everything else is prose.
+meaning` and `-- column NAME TYPE: meaning` lines are the interface, everything else is prose. A macro that is no table
+is a function: it has no columns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _CREATE = re.compile(r"^CREATE (MACRO|VIEW|TABLE) (\w+)")
 
 @dataclass(frozen=True, slots=True)
 class MacroDoc:
-    """One documented macro, view or table. `parameters` and `columns` map a name to its SQL type and meaning."""
+    """One documented object. kind: macro (of a table), function, view, table. `parameters` and `columns` map a name to
+    its SQL type and meaning.
+    """
 
     kind: str
     name: str
@@ -45,6 +48,8 @@ def parse_macros(sql: str) -> tuple[MacroDoc, ...]:
 
 
 def _document(kind: str, name: str, header: list[str], body: str) -> MacroDoc:
+    if kind == "macro" and ") AS TABLE" not in body:
+        kind = "function"
     parameters: dict[str, tuple[str, str]] = {}
     columns: dict[str, tuple[str, str]] = {}
     prose: list[str] = []

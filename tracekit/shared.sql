@@ -29,104 +29,6 @@ SELECT * FROM events WHERE kind = 'annotation';
 CREATE VIEW python_calls AS
 SELECT * FROM events WHERE kind = 'python';
 
--- Serving steps, from the marks that engines put on the host. Of several dialects in a rank the one that tells most is
--- taken: `execute_context_1(60)_generation_4(4)`, then `step[DECODE bs=16]`, then `ProfilerStep#7`. A mark inside
--- another of its dialect on the same thread is part of that step, not a step of its own.
--- column step BIGINT: index in its rank, by time, from 0.
--- column rank INTEGER: rank.
--- column ts BIGINT: start on the host.
--- column dur BIGINT: length of the mark on the host; the device may work on for longer.
--- column phase VARCHAR: prefill, decode, mixed, verify, draft, or unknown.
--- column prefill_requests BIGINT: requests in prefill, NULL if the mark does not say.
--- column prefill_tokens BIGINT: their new tokens.
--- column decode_requests BIGINT: requests in decode.
--- column decode_tokens BIGINT: their tokens; more than decode_requests under speculative decoding.
--- column source VARCHAR: dialect of the mark: execute_context, step, ProfilerStep.
--- column id BIGINT: event id of the mark.
--- column pid BIGINT: process of the mark.
--- column tid BIGINT: thread of the mark.
-CREATE VIEW steps AS
-WITH marks AS (
-    SELECT
-        id,
-        rank,
-        pid,
-        tid,
-        ts,
-        dur,
-        name,
-        CASE
-            WHEN starts_with(name, 'execute_') THEN 1
-            WHEN starts_with(name, 'step[') THEN 2
-            ELSE 3
-        END AS dialect
-    FROM annotations
-    WHERE regexp_matches(name, '^execute_(\d+_)?context_\d+\([^)]*\)_generation_\d+\([^)]*\)')
-        OR regexp_matches(name, '^step\[[A-Z_]+')
-        OR regexp_matches(name, '^ProfilerStep#\d+')
-),
-chosen AS (
-    SELECT
-        *,
-        max(ts + dur) OVER (
-            PARTITION BY rank, pid, tid
-            ORDER BY ts, dur DESC, id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS open_until
-    FROM (SELECT *, min(dialect) OVER (PARTITION BY rank) AS best FROM marks)
-    WHERE dialect = best
-),
-parsed AS (
-    SELECT
-        *,
-        regexp_extract(name, '^step\[([A-Z_]+)', 1) AS mode,
-        TRY_CAST(regexp_extract(name, 'context_(\d+)\(', 1) AS BIGINT) AS context_requests,
-        -- `(60)`, `(sq60sk60sqsq3600sqsk3600)` and `(888_788544)` all begin with the number of new tokens.
-        TRY_CAST(regexp_extract(name, 'context_\d+\((?:sq)?(\d+)', 1) AS BIGINT) AS context_tokens,
-        TRY_CAST(regexp_extract(name, 'generation_(\d+)\(', 1) AS BIGINT) AS generation_requests,
-        TRY_CAST(regexp_extract(name, 'generation_\d+\((?:sq)?(\d+)', 1) AS BIGINT) AS generation_tokens,
-        TRY_CAST(regexp_extract(name, '\bbs=(\d+)', 1) AS BIGINT) AS bs,
-        TRY_CAST(regexp_extract(name, '\btoks=(\d+)', 1) AS BIGINT) AS toks,
-        TRY_CAST(regexp_extract(name, '\bc=(\d+)', 1) AS BIGINT) AS c,
-        TRY_CAST(regexp_extract(name, '\bg=(\d+)', 1) AS BIGINT) AS g
-    FROM chosen
-    WHERE open_until IS NULL OR ts + dur > open_until
-),
-phased AS (
-    SELECT
-        *,
-        CASE
-            WHEN context_requests > 0 AND generation_requests > 0 THEN 'mixed'
-            WHEN context_requests > 0 THEN 'prefill'
-            WHEN generation_requests > 0 THEN 'decode'
-            WHEN mode IN ('EXTEND', 'PREFILL') THEN 'prefill'
-            WHEN mode IN ('DECODE', 'MIXED') THEN lower(mode)
-            WHEN contains(mode, 'VERIFY') THEN 'verify'
-            WHEN contains(mode, 'DRAFT') THEN 'draft'
-            ELSE 'unknown'
-        END AS phase
-    FROM parsed
-)
-SELECT
-    row_number() OVER (PARTITION BY rank ORDER BY ts, dur DESC, id) - 1 AS step,
-    rank,
-    ts,
-    dur,
-    phase,
-    CASE dialect WHEN 1 THEN context_requests WHEN 2 THEN coalesce(c, CASE phase WHEN 'prefill' THEN bs END) END
-        AS prefill_requests,
-    CASE dialect WHEN 1 THEN context_tokens WHEN 2 THEN CASE phase WHEN 'prefill' THEN toks END END AS prefill_tokens,
-    CASE dialect WHEN 1 THEN generation_requests WHEN 2 THEN
-        coalesce(g, CASE WHEN phase IN ('decode', 'verify', 'draft') THEN bs END) END AS decode_requests,
-    CASE dialect WHEN 1 THEN generation_tokens WHEN 2 THEN
-        CASE phase WHEN 'decode' THEN coalesce(toks, bs) WHEN 'verify' THEN toks WHEN 'draft' THEN toks END END
-        AS decode_tokens,
-    CASE dialect WHEN 1 THEN 'execute_context' WHEN 2 THEN 'step' ELSE 'ProfilerStep' END AS source,
-    id,
-    pid,
-    tid
-FROM phased;
-
 -- Devices: those the profiled process saw, and any other that did work.
 -- column rank INTEGER: rank.
 -- column device BIGINT: index as recorded.
@@ -159,8 +61,8 @@ SELECT
 FROM footer_sources
 GROUP BY rank;
 
--- Device rows with the time that is theirs alone, so that parts add up to the union over all streams: a nanosecond
--- that several rows cover belongs to the one that started first (of equal starts the longest).
+-- All device rows with the end of the work before them: what comes after it is theirs alone. Not filtered by the scope:
+-- gaps and the union over streams are those of all rows.
 -- column id BIGINT: the row.
 -- column kind VARCHAR: kernel, memcpy, memset, graph.
 -- column name VARCHAR: as recorded.
@@ -170,6 +72,42 @@ GROUP BY rank;
 -- column dur BIGINT: length.
 -- column launch_id BIGINT: the API call that started it.
 -- column op_id BIGINT: the op around that call.
+-- column stream BIGINT: stream.
+-- column step INTEGER: serving step that launched it, NULL outside steps.
+-- column busy_until BIGINT: end of all earlier work on the device, NULL for the first row.
+CREATE MACRO all_segments() AS TABLE
+SELECT
+    id,
+    kind,
+    name,
+    rank,
+    device,
+    ts,
+    dur,
+    launch_id,
+    op_id,
+    stream,
+    step,
+    max(ts + dur) OVER (
+        PARTITION BY rank, device
+        ORDER BY ts, dur DESC, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS busy_until
+FROM device_activity;
+
+-- Device rows in the scope, with the time that is theirs alone, so that parts add up to the union over all streams: a
+-- nanosecond that several rows cover belongs to the one that started first (of equal starts the longest).
+-- column id BIGINT: the row.
+-- column kind VARCHAR: kernel, memcpy, memset, graph.
+-- column name VARCHAR: as recorded.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column ts BIGINT: start, not before that of the scope.
+-- column dur BIGINT: length, up to the end of the scope.
+-- column launch_id BIGINT: the API call that started it.
+-- column op_id BIGINT: the op around that call.
+-- column stream BIGINT: stream.
+-- column step INTEGER: serving step that launched it, NULL outside steps.
 -- column busy_until BIGINT: end of all earlier work on the device, NULL for the first row.
 -- column exclusive_ns BIGINT: length of the part after busy_until.
 CREATE MACRO busy_segments() AS TABLE
@@ -183,43 +121,58 @@ SELECT
     dur,
     launch_id,
     op_id,
+    stream,
+    step,
     busy_until,
     greatest(0, ts + dur - greatest(ts, coalesce(busy_until, ts))) AS exclusive_ns
 FROM (
     SELECT
-        *,
-        max(ts + dur) OVER (
-            PARTITION BY rank, device
-            ORDER BY ts, dur DESC, id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS busy_until
-    FROM device_activity
+        * REPLACE (
+            greatest(ts, scope_start()) AS ts,
+            least(ts + dur, scope_end()) - greatest(ts, scope_start()) AS dur
+        )
+    FROM all_segments()
+    WHERE in_scope(rank, device, step)
+        AND ts < scope_end()
+        AND (ts + dur > scope_start() OR ts >= scope_start())
 );
 
--- Span, busy and idle time of each device: busy is the union over its streams, idle is the rest of the span.
+-- Span, busy and idle time of each device in the scope: busy is the union over its streams, idle the gaps, span both
+-- together; of all of a trace, the time from the first start to the last end.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
--- column start_ts BIGINT: start of its first row.
--- column span_ns BIGINT: from there to the end of its last.
+-- column start_ts BIGINT: start of its first row, or of the gap before it.
+-- column span_ns BIGINT: busy_ns + idle_ns.
 -- column busy_ns BIGINT: covered by at least one row.
--- column idle_ns BIGINT: covered by none.
+-- column idle_ns BIGINT: covered by none; of the gaps that rows in the scope ended.
 -- column sum_ns BIGINT: sum of durations; above busy_ns where work overlaps.
 -- column count BIGINT: rows.
 CREATE MACRO device_time() AS TABLE
 SELECT
     rank,
     device,
-    min(ts) AS start_ts,
-    max(ts + dur) - min(ts) AS span_ns,
-    sum(exclusive_ns)::BIGINT AS busy_ns,
-    (max(ts + dur) - min(ts) - sum(exclusive_ns))::BIGINT AS idle_ns,
-    sum(dur)::BIGINT AS sum_ns,
-    count(*) AS count
-FROM busy_segments()
+    min(greatest(gap_ts, scope_start())) AS start_ts,
+    sum(busy_ns + idle_ns)::BIGINT AS span_ns,
+    sum(busy_ns)::BIGINT AS busy_ns,
+    sum(idle_ns)::BIGINT AS idle_ns,
+    sum(greatest(0, least(ts + dur, scope_end()) - greatest(ts, scope_start())))::BIGINT AS sum_ns,
+    count(*) FILTER (ts < scope_end()) AS count
+FROM (
+    SELECT
+        *,
+        greatest(0, least(ts + dur, scope_end()) - greatest(ts, coalesce(busy_until, ts), scope_start())) AS busy_ns,
+        greatest(0, least(ts, scope_end()) - greatest(gap_ts, scope_start())) AS idle_ns
+    -- Up to its start each row has the gap that it ended, if there is one.
+    FROM (SELECT *, least(ts, coalesce(busy_until, ts)) AS gap_ts FROM all_segments())
+    WHERE in_scope(rank, device, step)
+        AND gap_ts < scope_end()
+        AND (ts + dur > scope_start() OR ts >= scope_start())
+)
 GROUP BY rank, device;
 
--- Maximal holes in the device's work over all streams, the tiniest included: they add up to idle_ns of device_time.
--- A row of no duration covers no time but is work: the hole around it is two.
+-- Maximal holes in the device's work over all streams, the tiniest included, in the scope or not: of a whole trace they
+-- add up to idle_ns of device_time. A row of no duration covers no time but is work: the hole around it is two. What is
+-- made from them is chosen at the end, by in_scope(rank, device, step), and cut to [scope_start(), scope_end()).
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column ts BIGINT: start of the gap.
@@ -227,6 +180,7 @@ GROUP BY rank, device;
 -- column before_id BIGINT: the row whose end began the gap.
 -- column after_id BIGINT: the row whose start ended it.
 -- column launch_id BIGINT: the API call that started the row after.
+-- column step INTEGER: serving step of the row after, NULL outside steps.
 CREATE MACRO idle_gaps_raw() AS TABLE
 SELECT
     rank,
@@ -235,57 +189,17 @@ SELECT
     ts - busy_until AS dur,
     before_id,
     id AS after_id,
-    launch_id
+    launch_id,
+    step
 FROM (
     SELECT
         *,
         -- Only rows that move the end of the work forward are here: the previous one is the one that ended last.
         lag(id) OVER (PARTITION BY rank, device ORDER BY ts, dur DESC, id) AS before_id
-    FROM busy_segments()
+    FROM all_segments()
     WHERE busy_until IS NULL OR ts + dur > busy_until
 )
 WHERE ts > busy_until;
-
--- The serving step of each API call: that of the last mark before it on its thread (a step lasts until the next mark:
--- sampling comes after the mark of the forward pass), else of a mark of another thread around it.
--- column launch_id BIGINT: the API call.
--- column step BIGINT: step, as in steps.
--- column phase VARCHAR: phase of the step.
-CREATE MACRO launch_steps() AS TABLE
-WITH last_marks AS (
-    SELECT
-        l.id AS launch_id,
-        l.rank,
-        l.pid,
-        l.tid,
-        l.ts,
-        s.step,
-        s.phase,
-        s.pid = l.pid AND s.tid = l.tid AS own,
-        l.ts < s.ts + s.dur AS inside
-    FROM launches AS l
-    ASOF JOIN steps AS s
-        ON s.rank = l.rank
-        AND l.ts >= s.ts
-)
-SELECT
-    launch_id,
-    step,
-    phase
-FROM last_marks
-WHERE own
-UNION ALL
-SELECT
-    m.launch_id,
-    coalesce(s.step, m.step),
-    coalesce(s.phase, m.phase)
-FROM (SELECT * FROM last_marks WHERE own IS NOT TRUE) AS m
-ASOF LEFT JOIN steps AS s
-    ON s.rank = m.rank
-    AND s.pid = m.pid
-    AND s.tid = m.tid
-    AND m.ts >= s.ts
-WHERE s.step IS NOT NULL OR m.inside;
 
 -- Host time inside serving steps, as disjoint pieces with a running total: covered time between two moments is a
 -- difference of two look-ups.
@@ -390,6 +304,7 @@ WHERE NOT EXISTS (FROM device_activity);
 -- column name VARCHAR: as recorded.
 -- column launch_id BIGINT: the API call that started it.
 -- column op_id BIGINT: the op around that call.
+-- column step INTEGER: serving step that launched it, NULL outside steps.
 -- column category VARCHAR: category.
 -- column subcategory VARCHAR: subcategory, '' without one.
 -- column dur BIGINT: length.
@@ -402,6 +317,7 @@ SELECT
     b.name,
     b.launch_id,
     b.op_id,
+    b.step,
     coalesce(c.category, 'other') AS category,
     coalesce(c.subcategory, '') AS subcategory,
     b.dur,

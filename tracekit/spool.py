@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +90,12 @@ class Spool:
             return pa.nulls(sum(map(len, parts)))
         chunks = [pc.cast(part, next(iter(types))) for part in parts]
         return pa.chunked_array(chunks).unify_dictionaries().combine_chunks()
+
+    def each(self, row_class: str, names: Sequence[str]) -> Iterator[pa.Table]:
+        """The runs of a class, one by one, with those of the columns that they have."""
+        for run in self.runs[row_class]:
+            table = _open(run.path)
+            yield table.select([name for name in names if name in table.column_names])
 
     def windows(self, classes: Sequence[str], rows: int) -> list[tuple[int, int]]:
         """Half-open windows of time with about `rows` rows each, which together hold every row of the classes.

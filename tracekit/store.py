@@ -21,20 +21,29 @@ from tracekit.errors import MalformedTraceError, UnknownFormatError, UsageError
 from tracekit.footer import KEY, SCHEMA_VERSION, Footer
 from tracekit.macros import MacroDoc, parse_macros
 from tracekit.registry import LoadedAnalysis, PluginWarning
+from tracekit.scope import Scope
 
-_SHARED = Path(__file__).with_name("shared.sql")
-_LAZY_TABLE = "kernel_classes"
+# Each may read what those before it define.
+_SHARED_FILES = ("scope.sql", "steps.sql", "shared.sql", "host.sql", "step_time.sql")
+_LAST_NS = 2**63 - 1
+# Tables that are filled when a query first reads them.
+LAZY_TABLES = ("step_table", "kernel_classes", "host_timeline", "gap_holders")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What a trace offers beyond its views: analyses, parameter names of each macro, and which names read
-    kernel_classes.
+    """What a trace offers beyond its views: analyses, parameter names of each macro, and for each of LAZY_TABLES what
+    matches a query that reads it.
     """
 
     analyses: Mapping[str, Analysis]
     parameters: Mapping[str, frozenset[str]]
-    needs_classes: re.Pattern[str]
+    readers: Mapping[str, re.Pattern[str]]
+
+
+def shared_sql() -> list[str]:
+    """The texts that define the documented views and macros, in the order in which they build on each other."""
+    return [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SHARED_FILES]
 
 
 def read_footer(path: Path) -> Footer:
@@ -72,6 +81,8 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
             "python_enable_replacements": False,  # a name in a query never means a Python variable
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            # An ASOF join whose left side DuckDB takes for small compares all with all, and it takes thousands for few.
+            "asof_loop_join_threshold": 0,
             "temp_directory": str(Path(tempfile.gettempdir()) / f"tracekit-spill-{secrets.token_hex(8)}"),
         }
     )
@@ -85,7 +96,8 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
         _create(connection, "footer_sources", _sources_table(footer))
         _create(connection, "footer_devices", _devices_table(footer))
         _create(connection, "footer_ledger", _ledger_table(footer))
-        connection.execute(_SHARED.read_text(encoding="utf-8"))
+        for text in shared_sql():
+            connection.execute(text)
     except duckdb.Error as error:
         connection.close()
         raise MalformedTraceError(f"{path}: its columns are not those of schema {SCHEMA_VERSION}: {error}") from error
@@ -94,7 +106,7 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
 
 def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedAnalysis]) -> Catalog:
     """Create every analysis's macros, then lock the settings. A third party's SQL that fails costs its analysis."""
-    texts = [_SHARED.read_text(encoding="utf-8")]
+    texts = shared_sql()
     kept: dict[str, Analysis] = {}
     for name, loaded in analyses.items():
         try:
@@ -109,13 +121,37 @@ def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedA
         texts.append(loaded.sql)
     connection.execute("SET lock_configuration = true")
     docs = [doc for text in texts for doc in parse_macros(text)]
-    return Catalog(kept, {doc.name: frozenset(doc.parameters) for doc in docs}, _readers_of(docs, _LAZY_TABLE))
+    parameters = {doc.name: frozenset(doc.parameters) for doc in docs}
+    return Catalog(kept, parameters, {name: _readers_of(docs, name) for name in LAZY_TABLES})
 
 
 def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
     """The rows of one query."""
     rows: pa.Table = connection.sql(query, params=dict(parameters) if parameters else None).to_arrow_table()
     return rows
+
+
+def fill(cursor: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    """Put rows into one of LAZY_TABLES."""
+    cursor.register("incoming", rows)
+    cursor.execute(f"INSERT INTO {name} BY NAME FROM incoming")
+    cursor.unregister("incoming")
+    cursor.close()
+
+
+def choose(connection: duckdb.DuckDBPyConnection, scope: Scope, steps: Sequence[tuple[int, int]] | None) -> None:
+    """Fill the tables of scope.sql. steps: (rank, step) chosen, None if not chosen by step."""
+    window = {"start_ns": scope.start_ns, "end_ns": scope.end_ns}
+    values: dict[str, Any] = {
+        "ranks": list(scope.ranks) or None,
+        "devices": list(scope.devices) or None,
+        "by_step": steps is not None or None,
+        **{name: None if ns is None else max(-_LAST_NS, min(ns, _LAST_NS)) for name, ns in window.items()},
+    }
+    cursor = connection.cursor()
+    cursor.execute(f"UPDATE scope SET {', '.join(f'{name} = ${name}' for name in values)}", values)
+    ranks, numbers = zip(*steps, strict=True) if steps else ((), ())
+    fill(cursor, "scope_steps", pa.table({"rank": pa.array(ranks, pa.int32()), "step": pa.array(numbers, pa.int64())}))
 
 
 def _readers_of(docs: Sequence[MacroDoc], target: str) -> re.Pattern[str]:

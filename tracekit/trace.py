@@ -8,6 +8,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -17,9 +18,15 @@ import pyarrow as pa
 
 from tracekit import store
 from tracekit.analysis import Analysis, Result, Scalar, counted
+from tracekit.blame import holders
 from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.errors import UsageError
 from tracekit.registry import analyses
+from tracekit.restep import needs_steps, restep
+from tracekit.scope import Scope, chosen_steps, inventory, refuse_empty, scope_of
+from tracekit.step_sources import steps_in_table
+from tracekit.steps import step_table
+from tracekit.timeline import flatten
 
 PathLike = str | os.PathLike[str]
 _NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
@@ -33,28 +40,36 @@ def open(
     rules: Sequence[PathLike] = (),
     allow_partial: bool = False,
     progress: Callable[..., None] | None = None,
+    step_range: str | None = None,
 ) -> Trace:
     """Open a trace: a Parquet file made by tracekit, or raw profiler files (one, several, or a directory of them).
 
-    Raw files are converted first, into a temporary Parquet file that lives as long as the Trace.
+    Raw files are converted first, into a temporary Parquet file that lives as long as the Trace. So is a Parquet file
+    whose steps were found by other rules than these, or in which others are asked for.
     rules: TOML files that go before the built-in kernel rules. allow_partial: keep the whole events of a file that
-    was cut short.
+    was cut short. step_range: a regular expression; annotations whose name it matches (`re.search`) are the serving
+    steps, instead of the marks of known engines. Left out, steps are as they were when the file was made.
 
-    Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError.
+    Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError; UsageError for what is not there to
+    read, or no regular expression.
     """
     given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     if not all(map(os.fspath, given)):
         raise UsageError("the path is empty")
     paths = [Path(one) for one in given]
-    if parquet := _only_parquet(paths):
+    parquet = _only_parquet(paths)
+    if parquet is not None and not needs_steps(store.read_footer(parquet), step_range):
         return Trace(parquet, rules=rules)
-
-    from tracekit.convert import convert
 
     folder = tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True)
     try:
         file = Path(folder.name) / "trace.parquet"
-        convert(paths, file, allow_partial=allow_partial, progress=progress)
+        if parquet is not None:
+            restep(parquet, file, step_range)
+        else:
+            from tracekit.convert import convert
+
+            convert(paths, file, allow_partial=allow_partial, progress=progress, step_range=step_range)
         return Trace(file, rules=rules, on_close=folder.cleanup)
     except BaseException:
         folder.cleanup()
@@ -98,7 +113,7 @@ class RulesWarning(UserWarning):
 class Trace:
     """One trace, open for questions. A context manager; `close` frees the database.
 
-    `footer` is what was read from which file, `path` the Parquet file.
+    `footer` is what was read from which file, `path` the Parquet file, `scope` the part of it that analyses see.
     """
 
     def __init__(
@@ -109,17 +124,22 @@ class Trace:
         files = [Path(one) for one in rules]
         self._rules = Rules.load(files) if files else None  # a mistake in them is told at once
         self._rules_of = {file: Rules.of(read_rules(file)) for file in files}
-        self._classified = False
+        self.scope = Scope()
+        self._whole: Trace | None = None  # of a part
+        self._reopened: Trace | None = None
+        self._hold = _Hold(on_close)
+        self._filled: set[str] = set()
         self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
-        self._finalizer = weakref.finalize(self, _close, self._connection, on_close)
+        self._finalizer = weakref.finalize(self, _close, self._connection, self._hold.taken())
         self._catalog = store.define(self._connection, analyses())
 
     def __repr__(self) -> str:
         footer = self.footer
         ranks = ", ".join(map(str, footer.ranks[:8])) + (", ..." if len(footer.ranks) > 8 else "")
         state = "" if self._finalizer.alive else ", closed"
-        return f"<Trace {str(self.path)!r}: {counted(footer.ledger.stored, 'event')}, ranks [{ranks}]{state}>"
+        part = f", only {self.scope}" if self.scope else ""
+        return f"<Trace {str(self.path)!r}: {counted(footer.ledger.stored, 'event')}, ranks [{ranks}]{part}{state}>"
 
     def __enter__(self) -> Trace:
         return self
@@ -130,8 +150,60 @@ class Trace:
         self.close()
 
     def close(self) -> None:
-        """Free the database and, if the trace was converted on opening, its temporary file."""
+        """Free the database and, if the trace was converted on opening, its temporary file unless a part is open."""
         self._finalizer()
+        if self._reopened is not None:
+            self._reopened.close()
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def only(
+        self,
+        *,
+        phase: str | Sequence[str] | None = None,
+        steps: int | Sequence[int | None] | None = None,
+        rank: int | Sequence[int] | None = None,
+        device: int | Sequence[int] | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> Trace:
+        """A Trace on the same file whose analyses see only this part of it; each of the two is closed by itself.
+
+        Busy time belongs to the step that launched it, a gap to the step whose work ended it. steps: one, or (first,
+        end) like a slice, counted in each rank. since_ns, until_ns: from the trace's start; what crosses them is cut.
+        Views (events, kernels, ...) and the analysis `health` go on seeing everything.
+
+        Raises UsageError for what the trace does not have, naming what it has.
+        """
+        return self.within(
+            scope_of(phase=phase, steps=steps, rank=rank, device=device, since_ns=since_ns, until_ns=until_ns)
+        )
+
+    def within(self, scope: Scope) -> Trace:
+        """`only`, with all that is chosen as one value."""
+        scope = self.scope.narrowed(scope)
+        there = inventory(self.footer.ranks, self.whole.sql)
+        steps = chosen_steps(scope, there)
+        part = Trace(self.path, on_close=self._hold.taken())
+        part.scope, part._whole = scope, self.whole
+        part._rules, part._rules_of = self._rules, self._rules_of
+        try:
+            store.choose(part._connection, scope, steps)
+            refuse_empty(scope, there, part.sql)
+        except BaseException:
+            part.close()
+            raise
+        return part
+
+    @property
+    def whole(self) -> Trace:
+        """The trace that this is a part of, itself if it is whole: for what one must judge by all of the recording."""
+        if self._whole is None:
+            return self
+        if not self._whole._finalizer.alive:
+            self._whole = self._reopened = Trace(self.path, on_close=self._hold.taken())
+            self._whole._rules, self._whole._rules_of = self._rules, self._rules_of
+        return self._whole
 
     # ---- SQL ---------------------------------------------------------------------------------------------------------
 
@@ -139,7 +211,7 @@ class Trace:
         """Run SQL written in code and return its rows. Values from outside go into `parameters` (`$name`), never into
         the text; text typed by a user goes to `query_readonly`.
         """
-        self._classify_if_read(query)
+        self._fill_what_is_read(query)
         return store.table(self._connection.cursor(), query, parameters)
 
     def macro(self, name: str, parameters: Mapping[str, Scalar] = MappingProxyType({})) -> pa.Table:
@@ -172,7 +244,7 @@ class Trace:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT or is_pragma:
             kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
             raise UsageError(f"one SELECT statement is run here and nothing else; this is: {kinds}")
-        self._classify_if_read(query)
+        self._fill_what_is_read(query)
         cursor = self._connection.cursor()
         # A WITH clause may hold an INSERT and still count as a SELECT: only the transaction refuses that.
         cursor.execute("BEGIN TRANSACTION READ ONLY")
@@ -191,24 +263,43 @@ class Trace:
         name = missing[1].lower()
         return f"\n{name} is a table function, called with parentheses: FROM {name}()"
 
-    def _classify_if_read(self, query: str) -> None:
-        """Fill `kernel_classes` before the first query that reads it, directly or through macros."""
-        if self._classified or not self._catalog.needs_classes.search(query):
-            return
+    def _fill_what_is_read(self, query: str) -> None:
+        """Fill each lazy table before the first query that reads it, directly or through macros and views."""
+        fillers = {
+            "step_table": self._steps,
+            "kernel_classes": self._classified_names,
+            "host_timeline": self._host_timeline,
+            "gap_holders": self._gap_holders,
+        }
+        for name, pattern in self._catalog.readers.items():
+            if name not in self._filled and pattern.search(query):
+                store.fill(self._connection.cursor(), name, self._known(name) or fillers[name]())
+                self._filled.add(name)
+
+    def _known(self, name: str) -> pa.Table | None:
+        """The rows of a lazy table, if the whole trace has them already: they are the same for each part."""
+        whole = self._whole
+        return whole.sql(f"FROM {name}") if whole and whole._finalizer.alive and name in whole._filled else None
+
+    def _steps(self) -> pa.Table:
+        cursor = self._connection.cursor()
+        return step_table(steps_in_table(partial(store.table, cursor), self.footer.step_range))
+
+    def _classified_names(self) -> pa.Table:
         classify = classify_kernel if self._rules is None else self._rules.classify
         names = store.table(self._connection.cursor(), "FROM names_to_classify()").to_pylist()
         for file, own in self._rules_of.items():
             if all(own.match(row["name"], row["op_name"] or None) is None for row in names):
-                warnings.warn(f"no rule of {file} matches a name in this trace", RulesWarning, stacklevel=4)
+                warnings.warn(f"no rule of {file} matches a name in this trace", RulesWarning, stacklevel=6)
         rows = [(row["kind"], row["name"], row["op_name"], *_class_of(row, classify)) for row in names]
         fields = ("kind", "name", "op_name", "category", "subcategory")
-        classified = {field: pa.array([row[at] for row in rows], pa.string()) for at, field in enumerate(fields)}
-        cursor = self._connection.cursor()
-        cursor.register("classified", pa.table(classified))
-        cursor.execute("INSERT INTO kernel_classes FROM classified")
-        cursor.unregister("classified")
-        cursor.close()
-        self._classified = True
+        return pa.table({field: pa.array([row[at] for row in rows], pa.string()) for at, field in enumerate(fields)})
+
+    def _host_timeline(self) -> pa.Table:
+        return flatten(self.sql("FROM host_spans()"))
+
+    def _gap_holders(self) -> pa.Table:
+        return holders(self.sql("FROM gap_pieces()"), self.sql("FROM host_rows()"))
 
     # ---- analyses ----------------------------------------------------------------------------------------------------
 
@@ -251,6 +342,24 @@ def _class_of(row: Mapping[str, Any], classify: Callable[[str, str | None], tupl
             return "graph", ""
         case _:
             return classify(row["name"], row["op_name"] or None)
+
+
+class _Hold:
+    """Runs `end` when all who hold the file have let go of it."""
+
+    def __init__(self, end: Callable[[], None] | None) -> None:
+        self._end = end
+        self._holders = 0
+
+    def taken(self) -> Callable[[], None]:
+        """One more holder; call what is returned to let go."""
+        self._holders += 1
+        return self._let_go
+
+    def _let_go(self) -> None:
+        self._holders -= 1
+        if self._holders == 0 and self._end is not None:
+            self._end()
 
 
 def _close(connection: duckdb.DuckDBPyConnection, on_close: Callable[[], None] | None) -> None:

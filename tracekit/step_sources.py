@@ -1,0 +1,240 @@
+"""Brings what steps are found from: out of spools before their rows are linked, or out of an event table."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays import ABSENT, Bools, Int64s, int64_array, integers, numbers, one_array
+from tracekit.assemble import key_of, rank_of
+from tracekit.source import SourceRead
+from tracekit.step_marks import Dialects
+from tracekit.steps import NONE, Marks, Ranges, Steps, joined, marked_steps
+from tracekit.steps_inferred import Launches, inferred_steps
+
+_LAST = np.iinfo(np.int64).max
+_SHOWN = 5
+_DIGITS = re.compile(r"[0-9]+")
+_REPLAY = "GraphLaunch"  # in the names of API calls that replay a graph
+_ACTIVITY = ("kernel", "memcpy", "memset", "graph")
+_RANGES = ("id", "rank", "pid", "tid", "ts", "dur")
+
+# Runs SQL over a table `events`.
+Query = Callable[[str], pa.Table]
+Ranks = Mapping[str | None, int]  # by process label
+
+
+class StepRangeWarning(UserWarning):
+    """The user's step range is the name of no annotation."""
+
+
+# ---- out of an event table -------------------------------------------------------------------------------------------
+
+
+def steps_in_table(query: Query, step_range: str | None, *, warn: bool = False) -> Steps:
+    """The steps of an event table. warn: if the step range is the name of no annotation."""
+    found = _Found(Dialects.of(step_range))
+    table = query(f"SELECT {', '.join(_RANGES)}, name FROM events WHERE kind = 'annotation'")
+    rows = found.marks_among(one_array(table.column("name")).dictionary_encode())
+    if warn:
+        found.warn()
+    marked = found.steps(Ranges(*(numbers(table, name, ABSENT)[rows] for name in _RANGES)))
+    ranks = numbers(query("SELECT DISTINCT rank FROM events WHERE kind = 'launch'"), "rank")
+    unmarked = np.setdiff1d(ranks, marked.ranges.rank).tolist()
+    return joined([marked, inferred_steps(_launches_in_table(query, unmarked))]) if unmarked else marked
+
+
+def _launches_in_table(query: Query, ranks: Sequence[int]) -> Launches:
+    of_ranks = f"rank IN ({', '.join(map(str, ranks))})"
+    calls = query(f"SELECT {', '.join(_RANGES)}, name FROM events WHERE kind = 'launch' AND {of_ranks} ORDER BY id")
+    rows = query(f"""
+        SELECT launch_id, name, graph_id FROM events
+        WHERE kind IN {_ACTIVITY} AND {of_ranks} AND launch_id IN (SELECT id FROM events WHERE kind = 'launch')
+    """)
+    ranges = Ranges(*(numbers(calls, name, ABSENT) for name in _RANGES))
+    name = one_array(rows.column("name")).dictionary_encode()
+    device_rows = (
+        np.searchsorted(ranges.id, numbers(rows, "launch_id")),
+        integers(name.indices),
+        numbers(rows, "graph_id", NONE),
+    )
+    return Launches.of(ranges, _replays(calls), name.dictionary.to_pylist(), device_rows)
+
+
+def _replays(calls: pa.Table) -> Bools:
+    name = one_array(calls.column("name"))
+    encoded = name if pa.types.is_dictionary(name.type) else name.dictionary_encode()
+    replays = np.array([_REPLAY in one for one in encoded.dictionary.to_pylist()], np.bool_)
+    return replays[integers(encoded.indices)]
+
+
+# ---- out of spools ---------------------------------------------------------------------------------------------------
+
+
+def steps_in_spools(
+    sources: Sequence[SourceRead], ranks: Sequence[Ranks], origin_ns: int, step_range: str | None
+) -> Steps:
+    """The steps of sources in the order in which they will be stored; `ranks` of each by process label."""
+    found = _Found(Dialects.of(step_range))
+    spooled = [_Spooled(source, of_label, origin_ns) for source, of_label in zip(sources, ranks, strict=True)]
+    parts = [
+        np.vstack([np.full((1, part.shape[1]), number), part])
+        for number, source in enumerate(spooled)
+        for part in source.marks(found)
+    ]
+    found.warn()
+    number, rank, pid, tid, tie, ts, dur = np.concatenate([np.empty((7, 0), np.int64), *parts], axis=1)
+    # Of rows that start and end together the ids will rise by source, rank, process, thread, tie and name.
+    place = {name: position for position, name in enumerate(sorted(set(found.names)))}
+    text = np.array([place[name] for name in found.names], np.int64)
+    marked = found.steps(Ranges(_position((number, rank, pid, tid, tie, text)), rank, pid, tid, ts, dur))
+    has_marks = set(marked.ranges.rank.tolist())
+    unmarked = [source for source in spooled if not has_marks.issuperset(source.ranks.values())]
+    if not unmarked:
+        return marked
+    inferred = inferred_steps(_launches_in_spools(unmarked, has_marks))
+    return joined([marked, inferred])
+
+
+def _position(keys: Sequence[Int64s]) -> Int64s:
+    """The place of each row in the order by these keys."""
+    order = np.lexsort(keys[::-1])
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position
+
+
+@dataclass(frozen=True, slots=True)
+class _Spooled:
+    """One source in its spool; times become those of the table."""
+
+    source: SourceRead
+    ranks: Ranks
+    origin_ns: int
+
+    def marks(self, found: _Found) -> Iterator[Int64s]:
+        """Of each run rank, pid, tid, tie, ts and dur of the marks."""
+        for table in self.source.spool.each("host", ("kind", "name", "ts", "dur", "pid", "tid", "tie", "label")):
+            annotations = np.flatnonzero(_is_of_kind(table, ("annotation",)))
+            if len(annotations):
+                name = one_array(table.column("name"))
+                yield self._host_rows(table, annotations[found.marks_among(name.take(int64_array(annotations)))])
+
+    def calls(self, wanted: Int64s) -> Iterator[Int64s]:
+        """Of each run the API calls with one of these keys, as in `marks`; and their key, and whether they replay."""
+        for table in self.source.spool.each(
+            "launch", ("name", "ts", "dur", "pid", "tid", "tie", "label", "correlation")
+        ):
+            key = key_of(table, self.ranks)
+            rows = np.flatnonzero(np.isin(key, wanted))
+            yield np.vstack([self._host_rows(table, rows), key[rows], _replays(table)[rows]])
+
+    def work(self, names: dict[str, int]) -> Int64s:
+        """Of all rows of device activity: key, place of the name in `names`, which grows, and graph id or NONE."""
+        parts = [np.empty((3, 0), np.int64)]
+        for table in self.source.spool.each("device", ("kind", "name", "correlation", "graph_id", "label")):
+            name = one_array(table.column("name"))
+            place = np.array([names.setdefault(text, len(names)) for text in name.dictionary.to_pylist()], np.int64)
+            rows = np.stack(
+                [key_of(table, self.ranks), place[integers(name.indices)], numbers(table, "graph_id", NONE)]
+            )
+            parts.append(rows[:, _is_of_kind(table, _ACTIVITY) & (rows[0] != ABSENT)])
+        return np.concatenate(parts, axis=1)
+
+    def _host_rows(self, table: pa.Table, rows: Int64s) -> Int64s:
+        ts, dur = numbers(table, "ts")[rows], numbers(table, "dur", NONE)[rows]
+        unfinished = np.maximum(self.source.spool.last_end() - ts, 0)
+        return np.stack(
+            [
+                rank_of(table, self.ranks)[rows],
+                numbers(table, "pid")[rows],
+                numbers(table, "tid")[rows],
+                numbers(table, "tie", _LAST)[rows],
+                ts + self.source.base_ns - self.origin_ns,
+                np.where(dur < 0, unfinished, dur),
+            ]
+        )
+
+
+def _launches_in_spools(spooled: Sequence[_Spooled], passed_over: set[int]) -> Launches:
+    """The calls of all ranks but some."""
+    names: dict[str, int] = {}
+    all_calls, all_rows = [np.empty((8, 0), np.int64)], [np.empty((3, 0), np.int64)]
+    before = 0
+    for source in spooled:
+        rows = source.work(names)
+        calls = np.concatenate([np.empty((8, 0), np.int64), *source.calls(np.unique(rows[0]))], axis=1)
+        *keys, ts, dur, _, _ = calls
+        calls = calls[:, np.lexsort((*keys[::-1], -dur, ts))]
+        # Of calls that share a correlation the first counts, as in linking.
+        key, first = np.unique(calls[6], return_index=True)
+        linked = np.isin(rows[0], key)
+        call = first[np.searchsorted(key, rows[0, linked])]
+        all_calls.append(calls)
+        all_rows.append(np.stack([call + before, *rows[1:, linked]]))
+        before += calls.shape[1]
+    rank, pid, tid, _, ts, dur, _, replays = np.concatenate(all_calls, axis=1)
+    call, name, graph = np.concatenate(all_rows, axis=1)
+    chosen = ~np.isin(rank[call], list(passed_over))
+    ranges = Ranges(np.arange(len(rank)), rank, pid, tid, ts, dur)
+    return Launches.of(ranges, replays > 0, list(names), (call[chosen], name[chosen], graph[chosen]))
+
+
+def _is_of_kind(table: pa.Table, kinds: Sequence[str]) -> Bools:
+    kind = one_array(table.column("kind"))
+    wanted = np.array([text in kinds for text in kind.dictionary.to_pylist()], np.bool_)
+    return wanted[integers(kind.indices)]
+
+
+@dataclass(slots=True)
+class _Found:
+    """The names of the marks found so far.
+
+    _seen, _examples: of all annotations, if the user said what a step is; counted alike where only digits differ.
+    """
+
+    dialects: Dialects
+    names: list[str] = field(default_factory=list)
+    _seen: Counter[str] = field(default_factory=Counter)
+    _examples: dict[str, str] = field(default_factory=dict)
+
+    def marks_among(self, name: pa.DictionaryArray) -> Int64s:
+        """Which of these annotations are marks; their names are added."""
+        codes = integers(name.indices)
+        count = np.bincount(codes, minlength=len(name.dictionary))
+        present = np.flatnonzero(count)
+        texts = dict(zip(present.tolist(), name.dictionary.take(int64_array(present)).to_pylist(), strict=True))
+        marked = np.zeros(len(name.dictionary), np.bool_)
+        for code, text in texts.items():
+            marked[code] = self.dialects.is_mark(text)
+            if self.dialects.wanted is not None:
+                alike = _DIGITS.sub("0", text)
+                self._seen[alike] += int(count[code])
+                self._examples.setdefault(alike, text)
+        rows = np.flatnonzero(marked[codes])
+        self.names += [texts[code] for code in codes[rows].tolist()]
+        return rows
+
+    def warn(self) -> None:
+        """If the user's range is the name of no annotation, say what annotations there are."""
+        wanted = self.dialects.wanted
+        if wanted is None or any(map(wanted.search, set(self.names))):
+            return
+        most = self._seen.most_common(_SHOWN)
+        shown = ", ".join(
+            f"{self._examples[alike][:60]!r}" + (f" ({count:,} such)" if count > 1 else "") for alike, count in most
+        )
+        if len(self._seen) > _SHOWN:
+            shown += f", and {len(self._seen) - _SHOWN:,} other names"
+        message = f"no annotation matches the step range {wanted.pattern!r}; there are {shown or 'none'}"
+        warnings.warn(message, StepRangeWarning, stacklevel=2)
+
+    def steps(self, ranges: Ranges) -> Steps:
+        """What the marks make, theirs being these ranges."""
+        return marked_steps(Marks(ranges, self.names), self.dialects)
