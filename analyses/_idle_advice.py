@@ -47,9 +47,10 @@ class Scene:
         }.get(self.phase, "the step time")
 
 
-# What is said of a cause whatever the trace shows.
+# What is said of a cause whatever else the trace shows: of serving, and of what is not.
 _PLAIN = {
     "graph_launch": texts.GRAPH_LAUNCH,
+    "sync": texts.SYNC,
     "pageable_copy": texts.PAGEABLE,
     "allocation": texts.ALLOCATION,
     "input_preparation": texts.INPUTS,
@@ -62,6 +63,11 @@ _PLAIN = {
     "no_requests": texts.NO_REQUESTS,
     "profiler": texts.PROFILER,
     "unattributed": texts.UNATTRIBUTED,
+}
+_NO_SERVING = {
+    "graph_launch": texts.GRAPH_LAUNCH_NO_SERVING,
+    "sync": texts.SYNC_NO_SERVING,
+    "input_preparation": texts.INPUTS_NO_SERVING,
 }
 
 
@@ -80,13 +86,15 @@ def _chosen(cause: str, scene: Scene) -> Advice:
         case "launch_bound":
             return _launch_bound(scene)
         case "launch_latency":
-            return texts.PAUSES if scene.pauses else texts.LATENCY
-        case "sync":
-            return texts.SYNC if scene.workload == "serving" else texts.SYNC_NO_SERVING
+            if scene.pauses:
+                return texts.PAUSES
+            return texts.LATENCY_TRAINING if scene.workload == "training" else texts.LATENCY
         case "input_preparation" | "python" if scene.on_data:
             return texts.DATA
+        case "unattributed" if scene.pauses:
+            return texts.QUEUED  # the host, with or without stacks, has nothing to tell
         case _:
-            return _PLAIN[cause]
+            return _PLAIN[cause] if scene.workload == "serving" else _NO_SERVING.get(cause, _PLAIN[cause])
 
 
 def _launch_bound(scene: Scene) -> Advice:
@@ -97,6 +105,7 @@ def _launch_bound(scene: Scene) -> Advice:
         (scene.shape == "few gaps", texts.FEW_GAPS),
         (scene.shape == "long gaps", texts.PYTHON),
         (scene.workload == "training", texts.TRAINING),
+        (scene.graphs and scene.workload != "serving", texts.GRAPHS_ALREADY_NO_SERVING),
         (scene.graphs, texts.GRAPHS_ALREADY),
         (scene.phase == "prefill", texts.PREFILL),
         (scene.phase in ("decode", "verify", "draft"), texts.DECODE),

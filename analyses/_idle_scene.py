@@ -53,6 +53,7 @@ _CALLER = f"""
         AND ts <= $ts
         AND ts + dur >= $end_ts
         AND regexp_matches(name, '{_ENGINE_CODE}')
+        AND NOT contains(name, ': __torch_')  -- hooks around every op: not who called it
     ORDER BY
         dur,
         id DESC
@@ -87,10 +88,11 @@ def setting(trace: Trace) -> Setting:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Time of gaps by the name of the host row that they are blamed on, costliest first, with the id of one such row;
-    and that of API calls."""
+    """Time of gaps by the name of the host row that they are blamed on, costliest first, with the number of such rows
+    and the id of the costliest; and that of API calls."""
 
     by_name: Mapping[str, int]
+    rows: Mapping[str, int]
     example: Mapping[str, int]
     in_calls_ns: int
 
@@ -100,23 +102,28 @@ def blame(trace: Trace, gaps: pa.Table) -> Blame:
     by_id = _ns_by_blame(gaps.select(["blame", "dur"]).drop_null())
     rows = trace.rows(by_id)
     by_name: Counter[str] = Counter()
+    count: Counter[str] = Counter()
     example: dict[str, int] = {}
     in_calls = 0
     for id, ns in sorted(by_id.items(), key=lambda item: (-item[1], item[0])):
         name = rows[id]["name"]
         by_name[name] += ns
+        count[name] += 1
         example.setdefault(name, id)
         in_calls += ns * (rows[id]["kind"] == "launch")
     ranked = dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
-    return Blame(ranked, example, in_calls)
+    return Blame(ranked, count, example, in_calls)
 
 
-def named(trace: Trace, blamed: Blame) -> str:
-    """The costliest names and their times, with the engine's function they were called from where stacks tell."""
+def named(trace: Trace, blamed: Blame, *, callers: bool) -> str:
+    """The costliest names and their times, with the engine's function the costliest row was called from where stacks
+    tell: of the others it says nothing.
+    """
     parts = []
     for name, ns in list(blamed.by_name.items())[:_NAMED]:
-        caller = _caller(trace, blamed.example[name])
-        under = f", in {_from_package(caller)}" if caller not in ("", name) else ""
+        caller = _caller(trace, blamed.example[name]) if callers else ""
+        which = "in" if blamed.rows[name] == 1 else "the longest in"
+        under = f", {which} {_from_package(caller)}" if caller not in ("", name) else ""
         parts.append(f"{_from_package(name)} ({duration(ns)}{under})")
     return "; ".join(parts)
 
@@ -159,6 +166,13 @@ def _shape(gaps: pa.Table, ns: int, small_ns: int) -> Shape:
 def total(gaps: pa.Table) -> int:
     """Length of all gaps."""
     return pc.sum(gaps["dur"]).as_py() or 0
+
+
+def lengths(gaps: pa.Table) -> str:
+    """How many gaps there are, and what the longest takes: not their parts, of which one gap may have several."""
+    per_gap = gaps.group_by("after_id").aggregate([("dur", "sum")])["dur_sum"]
+    longest = duration(pc.max(per_gap).as_py())
+    return f"1 gap of {longest}" if len(per_gap) == 1 else f"{len(per_gap):,} gaps, the longest {longest}"
 
 
 def _ns_by_blame(gaps: pa.Table) -> dict[int, int]:

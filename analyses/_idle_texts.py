@@ -76,6 +76,12 @@ GRAPHS_ALREADY = replace(
     cost="Asynchronous scheduling applies results one step later.",
     flags={"vLLM": " (vLLM: a cudagraph_mode with FULL)"},
 )
+GRAPHS_ALREADY_NO_SERVING = replace(
+    GRAPHS_ALREADY,
+    remedy="Most work comes from graph replays already: shorten the host code between them, and capture what is still "
+    "launched one by one.",
+    cost="Graph memory, longer start-up.",
+)
 IN_CALLS = Advice(
     "the device waits inside an API call of the host",
     "The call that was to bring work took the time itself. The first call of a kind loads code, and a profiler makes "
@@ -99,6 +105,11 @@ LATENCY = Advice(
     LAUNCH_BOUND.cost,
     flags=LAUNCH_BOUND.flags,
 )
+LATENCY_TRAINING = replace(
+    LATENCY,
+    remedy="Let launches run ahead of the device: compile the model, or give each step more work.",
+    cost=TRAINING.cost,
+)
 PAUSES = Advice(
     "the device pauses between kernels",
     "The work had been launched in time: these are the device's own pauses between kernels.",
@@ -113,6 +124,12 @@ GRAPH_LAUNCH = Advice(
     "Warm up before recording.",
     "Asynchronous scheduling applies results one step later.",
     flags=_ASYNC,
+)
+GRAPH_LAUNCH_NO_SERVING = replace(
+    GRAPH_LAUNCH,
+    remedy="Launch the graph before the device runs dry: prepare its inputs ahead, and read results some steps later; "
+    "fewer nodes (fusion). Warm up before recording.",
+    cost="Results are seen some steps later.",
 )
 SYNC = Advice(
     "the host waits for the device, then starts from empty",
@@ -150,6 +167,11 @@ INPUTS = Advice(
     "Prepare the next step while this one runs{flags}; update inputs in place in pinned buffers, one copy a step.",
     "Asynchronous scheduling applies results one step later.",
     flags=_ASYNC,
+)
+INPUTS_NO_SERVING = replace(
+    INPUTS,
+    detail="The host prepared inputs while the device had nothing to do.",
+    cost="Memory for the inputs of two steps.",
 )
 DATA = Advice(
     "the device waits for data",
@@ -213,10 +235,19 @@ PROFILER = Advice(
     "None.",
     _RECORD_AGAIN,
 )
+QUEUED = Advice(
+    "queued work waits, the trace does not show for what",
+    "The work that ended these gaps had been launched in time. The device waited for an event or a peer that was not "
+    "recorded, or it was at work: kernels, of graph replays above all, may be missing from the trace.",
+    "Record what waits on the device too (torch.profiler: experimental_config=_ExperimentalConfig("
+    "enable_cuda_sync_events=True)), and compare the kernels of one graph replay with those of the model run eagerly.",
+    "Some more events; an eager run to compare with.",
+    _RECORD_AGAIN,
+)
 UNATTRIBUTED = Advice(
     "idle time without a cause in the trace",
-    "The work that ends these gaps has no recorded launch or waited on the device for no recorded reason, or its "
-    "thread shows neither op nor call nor Python function.",
+    "The work that ends these gaps has no recorded launch, or its thread shows neither op nor call nor Python "
+    "function.",
     "Record again with Python stacks (tracekit collect --stack; torch.profiler: with_stack=True), to see the host in "
     "these gaps.",
     "Stacks slow the host and enlarge the trace; record few steps.",

@@ -157,12 +157,11 @@ def _cost(case: _Case) -> str:
 
 
 def _extent(trace: Trace, case: _Case, blamed: evidence.Blame) -> str:
-    longest = duration(case.gaps["dur"][0].as_py())
-    count = case.gaps.num_rows
-    size = f"1 gap of {longest}" if count == 1 else f"{count:,} gaps, the longest {longest}"
+    size = evidence.lengths(case.gaps)
     if case.group.steps:
         size += f", in {counted(case.group.steps, 'step')}"
-    names = evidence.named(trace, blamed)
+    # Launches of 12 us each come from everywhere: one of them says nothing.
+    names = evidence.named(trace, blamed, callers=case.cause != "launch_latency")
     return f"{size}; mostly in {names}." if names else f"{size}."
 
 
@@ -190,8 +189,8 @@ def _outside(trace: Trace, table: pa.Table, summary: list[Row], share: float) ->
     yield Finding(
         severity="info",
         title=f"outside steps: {duration(evidence.total(gaps))} of idle time, {largest:.1%} of the span{where}",
-        detail=f"{counted(gaps.num_rows, 'gap')}, the longest {duration(gaps['dur'][0].as_py())} ({causes}), ended "
-        "by work that no step launched. They are in no figure per step.",
+        detail=f"{evidence.lengths(gaps)} ({causes}), ended by work that no step launched. They are in no figure per "
+        "step.",
         evidence=tuple(dict.fromkeys(gaps.slice(0, _SHOWN)["after_id"].to_pylist())),
         remedy="If this work belongs to steps, mark it: tracekit.step in your own engine, or --step-range REGEX.",
         cost="None.",

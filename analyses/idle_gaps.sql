@@ -37,7 +37,7 @@
 -- column ts BIGINT: start of this part of the gap.
 -- column dur BIGINT: its length.
 -- column cause VARCHAR: as above.
--- column step BIGINT: serving step of the work that ended the gap, NULL outside steps or without a launch.
+-- column step INTEGER: serving step of the work that ended the gap, NULL outside steps or without a launch.
 -- column phase VARCHAR: phase of that step, else unknown.
 -- column place VARCHAR: inside (that step had worked on the device before), between (steps: it ended by a step's first
 --                       work), outside (by work of no step), prefix (by work launched before the recording began).
@@ -139,6 +139,19 @@ cut AS (
     WHERE p.ts < p.end_ts
         AND (p.part IN ('device', 'latency', 'orphan') OR (p.part = 'call' AND g.call_cause IS NOT NULL))
 ),
+waits AS (
+    SELECT
+        l.id,
+        l.rank,
+        l.pid,
+        l.tid,
+        l.ts,
+        l.ts + l.dur AS end_ts,
+        w.cause
+    FROM launches AS l
+    JOIN (SELECT DISTINCT id, cause FROM host_timeline WHERE cause IN ('sync', 'pageable_copy') AND NOT over) AS w
+        ON w.id = l.id
+),
 -- Calls that waited until the device had run dry: the last of T before the gap, if T launched no work in between.
 drained AS (
     SELECT
@@ -146,9 +159,7 @@ drained AS (
         w.id AS wait_id,
         w.cause AS wait_cause
     FROM (SELECT * FROM gaps WHERE launch_ts > ts) AS g
-    ASOF JOIN (
-        SELECT * FROM host_causes() WHERE cause IN ('sync', 'pageable_copy')
-    ) AS w ON g.rank = w.rank AND g.pid = w.pid AND g.tid = w.tid AND g.ts >= w.ts
+    ASOF JOIN waits AS w ON g.rank = w.rank AND g.pid = w.pid AND g.tid = w.tid AND g.ts >= w.ts
     WHERE w.end_ts >= g.ts - sync_slack_ns
         AND w.end_ts <= g.launch_ts
 ),

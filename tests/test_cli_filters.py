@@ -72,18 +72,20 @@ def test_each_option(trace: Path, options: str, scope: dict[str, Any], busy: dic
 
 def test_the_head_of_the_text_says_what_was_filtered(trace: Path) -> None:
     lines = run("analyze", trace, "--phase", "decode", "--steps", "1:", "--since", "0s").stdout.splitlines()
-    assert lines[1:3] == [
-        "only phase decode, steps 1:, from 0ns",
-        "rank 0 device 0   span 50.0 us   busy 40.0 us (80.0%)   idle 10.0 us (20.0%)",
-    ]
-    assert lines[-1].startswith("Health of the whole trace ")
+    start = lines.index("only phase decode, steps 1:, from 0s")
+    assert lines[start + 1] == "rank 0 device 0   span 50.0 us   busy 40.0 us (80.0%)   idle 10.0 us (20.0%)"
+    assert "Health of the whole trace" in lines
     assert not [line for line in run("analyze", trace).stdout.splitlines() if line.startswith("only")]
 
 
-def test_where_to_read_more_names_the_same_part(trace: Path) -> None:
+def test_where_to_read_more_names_the_same_part(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that the report names shows the same part in full."""
-    text = run("analyze", trace, "--device", "0", "--phase", "decode", "--rank", "0").stdout
-    more = re.search(r"in full: tracekit (analyze .*), or", " ".join(map(str.strip, text.splitlines())))
+    monkeypatch.chdir(trace.parent)
+    monkeypatch.setenv("COLUMNS", "60")
+    rows = [*ROWS, *(kernel((200 + 10 * at) * US, 2 * US, launch_id=4, name=f"{at}zqx" * 60) for at in range(9))]
+    write_trace(trace, rows)
+    text = run("analyze", trace.name, "--device", "0", "--phase", "decode", "--rank", "0").stdout
+    more = re.search(r"in full: tracekit (analyze .*?), or", " ".join(map(str.strip, text.splitlines())))
     assert more is not None
     words = more[1].split()
     assert words[-6:] == ["--phase", "decode", "--rank", "0", "--device", "0"]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle, product
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -76,8 +77,9 @@ def _runs() -> Iterator[tuple[str, Run]]:
             run = Run(mode=mode, plant=plant, streams=streams, asynchronous=asynchronous, with_stack=stacks)
             yield f"{name}{', stacks' if stacks else ''}", run
     for mode, streams, asynchronous, stacks in product(MODES, (1, 3), (False, True), (False, True)):
-        run = Run(mode=mode, plant=CROWD, streams=streams, asynchronous=asynchronous, with_stack=stacks, orphans=5)
-        yield f"all, {mode}, {streams}, {asynchronous}, {stacks}", replace(run, record_syncs=not asynchronous)
+        run = Run(mode=mode, plant=CROWD, streams=streams, asynchronous=asynchronous, with_stack=stacks)
+        name = f"all, {mode}, {streams}{', asynchronous' if asynchronous else ''}{', stacks' if stacks else ''}"
+        yield name, replace(run, steps=2, orphans=5, record_syncs=not asynchronous)
     for marks in MARKS:
         yield f"marks of {marks}", Run(marks=marks, steps=5, plant=CROWD, mode="full_graph")
         yield f"marks of {marks}, stacks", Run(marks=marks, steps=4, plant=CROWD, with_stack=True)
@@ -158,3 +160,20 @@ def test_ranks_of_one_job(tmp_path_factory: pytest.TempPathFactory) -> None:
         for device in truth.devices
         for gap in device.gaps
     ]
+
+
+@pytest.mark.parametrize(
+    ("run", "missing"),
+    [
+        (Run(mode="piecewise_graph", steps=8), 0),
+        (Run(mode="piecewise_graph", steps=8, lost_replays_percent=30), 6),
+        (Run(mode="piecewise_graph", steps=8, partial_replays_percent=30), 6),
+    ],
+)
+def test_work_that_was_not_recorded_is_not_taken_for_idle(run: Run, missing: int, tmp_path: Path) -> None:
+    truth = simulate(run, tmp_path / "trace.json")
+    assert truth.lost_replays + truth.partial_replays == missing
+    with tracekit.open(tmp_path / "trace.json") as trace:
+        result = trace.analyze("idle_gaps")
+    refused = f"{missing} of {truth.lost_replays + truth.graph_launches} graph replays" in result.coverage.reason
+    assert (refused, bool(result.findings)) == ((True, False) if missing else (False, True))

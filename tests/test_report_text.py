@@ -11,6 +11,7 @@ import pytest
 import tracekit
 from tests.event_rows import annotation, kernel, launch, op, write_trace
 from tests.simulator import Plant, Run, simulate
+from tracekit.analyses._idle_advice import MEANINGS
 from tracekit.analysis import counted, duration
 from tracekit.convert import convert
 from tracekit.report_text import LINES, WIDTH, render
@@ -57,13 +58,15 @@ def test_whole_verdict(tmp_path: Path) -> None:
         "  gemm                 90.0 us  18.4%  ████",
         "  0.0% of it is in no category (other)",
         "  by phase: decode 100.0%",
-        "Idle time by cause",
-        "  launch_bound          400 us  44.9% of span         4 gaps",
+        "Idle time by cause             of span    gaps  /decode step",
+        "  launch_bound          365 us   41.0%       4        365 us",
+        "  launch_latency       32.0 us    3.6%       4       32.0 us",
+        "  unattributed         3.00 us    0.3%       3       3.00 us",
         "Findings",
-        "  critical launch_bound: the device waits in a few gaps, 44.9% of the span; saves 0 to 400 us",
-        "           4 gaps, the longest 100 us; mostly in aten::mm (400 us). So few gaps are seldom the price",
-        "           of launching: a first use (compiling, loading, allocating), garbage collection, or one",
-        "           stretch of host code.",
+        "  critical launch_bound: the device waits in a few gaps, 365 us per decode step, 41.0% of its time;",
+        "           saves 0 to 365 us",
+        "           4 gaps, the longest 92.0 us, in 1 step; mostly in aten::mm (365 us). So few gaps are",
+        "           seldom the price of launching: a first use, or one stretch of host code.",
         "           do: Warm up before recording, so that first uses lie outside; if the gap stays, shorten",
         "               the host code named here or move it off the path of the step.",
         "           price: Longer warm-up.",
@@ -76,6 +79,16 @@ def test_whole_verdict(tmp_path: Path) -> None:
         "               messages (one-shot, symmetric memory).",
         "           price: Memory and compute move between devices; quantised collectives cost accuracy.",
         "           check: Same load, this one change: exclusive time of communication, on all ranks.",
+        "  warning  launch_latency: launches arrive at an empty device, 32.0 us per decode step, 3.6% of its",
+        "           time; saves 0 to 32.0 us",
+        "           4 gaps, the longest 8.00 us, in 1 step; mostly in cudaLaunchKernel (32.0 us). The device",
+        "           had nothing else to do while these launches were on their way.",
+        "           do: Let launches run ahead of the device: shorten the host code between them, or replay",
+        "               them as CUDA graphs (SGLang: no --disable-cuda-graph; --cuda-graph-max-bs up to the",
+        "               batch).",
+        "           price: Graph memory, longer start-up, batches padded to captured sizes.",
+        "           check: Same load, this one change: idle by cause in a new trace; P50 and P99 of ITL",
+        "                  unprofiled.",
         "Health  all 20 checks fine",
     ]
 
@@ -93,7 +106,8 @@ def test_a_narrow_screen_wraps_and_cuts_no_number(tmp_path: Path) -> None:
         "  gemm                 90.0 us  18.4%  ████",
         "  0.0% of it is in no category (other)",
     ]
-    assert "  launch_bound          400 us  44.9% of span         4 gaps" in lines
+    assert "Idle time by cause             of span    gaps  /decode step" in lines
+    assert "  launch_bound          365 us   41.0%       4        365 us" in lines
     assert "  in full: tracekit analyze ../runs/today.parquet idle_gaps" in lines
 
 
@@ -137,7 +151,7 @@ def test_one_screen_for_any_number_of_ranks(tmp_path: Path, ranks: int) -> None:
     text = "\n".join(lines)
     assert "launch_bound: the device waits in a few gaps" in text
     if ranks == 64:
-        assert "     and 56 more devices" in lines
+        assert "     and 57 more devices" in lines
         assert "Busy time, all 64 devices" in lines
 
 
@@ -151,8 +165,10 @@ def test_one_screen_when_everything_is_wrong(tmp_path: Path) -> None:
         assert len(lines) <= LINES
         assert max(map(len, lines)) <= WIDTH
         text = "\n".join(lines)
+        assert len(results["idle_gaps"].findings) >= 5
         for finding in results["idle_gaps"].findings:
             assert finding.title[:50] in text
+        assert "  9 more                351 us  23.3%  ██████" in lines, "categories make room"
 
 
 def test_without_device_activity(tmp_path: Path) -> None:
@@ -166,9 +182,20 @@ def test_without_device_activity(tmp_path: Path) -> None:
 def test_idle_time_that_cannot_be_told(tmp_path: Path) -> None:
     rows = [launch(i * 100, 5, name="cudaGraphLaunch") for i in range(9)]
     rows += [kernel(10, 5, launch_id=1), kernel(900, 5, launch_id=1)]
-    text = "\n".join(report(tmp_path, rows))
-    assert "idle time cannot be told: 8 of 9 graph replays" in text
-    assert "graph_launches_without_work" in text
+    lines = report(tmp_path, rows)
+    assert lines[1:3] == [
+        "rank 0 device 0   span 0.895 us   busy 0.010 us   idle cannot tell",
+        "idle time cannot be told: 8 of 9 graph replays left no device work in the trace, so a hole may be",
+    ]
+    assert not [line for line in lines if line.startswith("Idle time by cause")]
+    assert "graph_launches_without_work" in "\n".join(lines)
+    lines = report(tmp_path, [*rows, kernel(10, 50, rank=1)], named=True)
+    assert lines[2:5] == [
+        "   0      0  0.895 us      ?      ?  other",
+        "   1      0  0.050 us      ?      ?  other",
+        "idle time cannot be told: 8 of 9 graph replays left no device work in the trace, so a hole may be",
+    ]
+    assert lines[lines.index("idle_gaps") + 1].startswith("  idle time cannot be told: 8 of 9 graph replays")
 
 
 def test_plain_blocks_where_the_terminal_has_no_others(tmp_path: Path) -> None:
@@ -187,12 +214,20 @@ def test_tables_follow_when_analyses_were_named(tmp_path: Path) -> None:
     ]
     lines = report(tmp_path, rows, named=True)
     start = lines.index("idle_gaps")
-    assert lines[start + 1] == "  longest first, 2 of 2 gaps"
-    assert lines[start + 3].split() == ["100000", "100", "us", "launch_bound", "unknown"]
-    assert lines[start + 4] == f"    ended by 6 {('nvjet' * 30)[:32]}...    blamed on 1 aten::mm"
-    assert lines[start + 5].split() == ["30000", "10.0", "us", "unattributed", "unknown"]
-    assert lines[start + 6] == "    ended by 4 nvjet"
-    assert "    the trace shows no launch, or no host at work" in lines
+    assert lines[start + 1 :] == [
+        "Gaps by length                 of idle    gaps",
+        "  10us to 100us        10.0 us    9.1%       1  ██",
+        "  100us to 1ms          100 us   90.9%       1  ██████████████████████",
+        "  longest first, 3 of 3 parts of gaps",
+        "    ts      dur  cause           step  phase    place",
+        "100000  90.0 us  launch_bound          unknown  outside",
+        f"    ended by 6 {('nvjet' * 30)[:32]}...    blamed on 1 aten::mm",
+        " 30000  10.0 us  unattributed          unknown  outside",
+        "    ended by 4 nvjet",
+        "190000  10.0 us  launch_latency        unknown  outside",
+        f"    ended by 6 {('nvjet' * 30)[:32]}...    blamed on 5 cudaLaunchKernel",
+    ]
+    assert f"    {MEANINGS['unattributed']}" in lines
     assert [line.strip() for line in lines if line.lower().startswith("health")] == ["health"]
     assert any(line.startswith("  ok   events: 6 read = 6 stored") for line in lines)
 
@@ -201,8 +236,13 @@ def test_of_many_gaps_the_longest_are_shown(tmp_path: Path) -> None:
     rows = [kernel(at * 1_000 + at * at, 5, name="nvjet") for at in range(60)]
     lines = report(tmp_path, rows, named=True)
     start = lines.index("idle_gaps")
-    assert lines[start + 1] == "  longest first, 20 of 59 gaps; all of them, by time: --format json"
-    assert lines[start + 3].split()[:3] == [str(58 * 1_000 + 58 * 58 + 5), "1.11", "us"]
+    assert lines[start + 1 : start + 5] == [
+        "Gaps by length                 of idle    gaps",
+        "  below 1us            1.99 us    3.2%       2  █",
+        "  1us to 10us          60.2 us   96.8%      57  ███████████████████████",
+        "  longest first, 20 of 59 parts of gaps; all of them, by time: --format json",
+    ]
+    assert lines[start + 6].split()[:3] == [str(58 * 1_000 + 58 * 58 + 5), "1.11", "us"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 import tracekit
 from tests import real_traces
+from tests.command_line import run
 from tests.event_rows import annotation, footer_of, kernel, launch, write_trace
 from tests.naive_steps import naive_column
 from tests.simulator import simulate
@@ -220,3 +223,34 @@ def test_dictionaries_and_plain_text_alike(tmp_path: Path) -> None:
     assert again.drop_columns("step").equals(plain.drop_columns("step"))
     assert again.column("step").to_pylist() == [0, 0, 0, 0, 0]
     assert footer.step_range == "forward"
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+QUERY = "SELECT step, source FROM steps"
+
+
+def test_commands_take_a_step_range(tmp_path: Path) -> None:
+    simulate(Run(steps=3), tmp_path / "trace.json")
+    out = tmp_path / "trace.parquet"
+    done = run("convert", tmp_path / "trace.json", "-o", out, "--step-range", "generation_4")
+    assert done.exit_code == 0
+    for arguments in ((out,), (tmp_path / "trace.json", "--step-range", "generation_4")):
+        shown = run("sql", *arguments, QUERY, "--format", "csv")
+        assert (shown.exit_code, shown.stdout) == (0, "step,source\n0,range\n1,range\n")
+    other = run("analyze", out, "health", "--step-range", "context_4", "--format", "json")
+    assert "1 step in 1 rank" in other.stdout
+
+
+def test_commands_say_what_is_wrong_with_a_step_range(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "trace.parquet", ROWS)
+    wrong = run("sql", path, QUERY, "--step-range", "a(b")
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("tracekit: the step range is not a regular expression: missing ), unterminated")
+    assert wrong.stderr.endswith("\n  a(b\n   ^\n")
+    command = [sys.executable, "-m", "tracekit", "sql", str(path), QUERY, "--step-range", "x", "--format", "csv"]
+    nothing = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    assert nothing.stdout == "step,source\n0,step\n"
+    told = "tracekit: warning: no annotation matches the step range 'x'; there are 'forward', 'step[DECODE bs=1]'\n"
+    assert nothing.stderr == told
+    assert run("sql", path, QUERY, "--step-range", "\udcff").stderr.startswith("tracekit: the step range is not UTF-8")

@@ -294,7 +294,7 @@ def test_host_ops_of_a_part(tmp_path: Path) -> None:
             ({"until_ns": 15}, {"gemm": 5}),
             ({"steps": 1, "since_ns": 212}, {"gemm": 5}),
         ):
-            with trace.only(**chosen) as part:  # type: ignore[arg-type]
+            with trace.only(**chosen) as part:
                 sums: Counter[str] = Counter()
                 for row in part.analyze("attribution").table.to_pylist():
                     sums[row["category"]] += row["exclusive_ns"]
@@ -346,7 +346,7 @@ def test_without_steps(tmp_path: Path) -> None:
     with opened(tmp_path, [kernel(5, 10), kernel(20, 10)]) as trace:
         for chosen in ({"phase": "decode"}, {"steps": 0}):
             with pytest.raises(UsageError, match="no serving steps were found in this trace"):
-                trace.only(**chosen)  # type: ignore[arg-type]
+                trace.only(**chosen)
         with trace.only(phase="unknown") as part:
             assert times(part) == times(trace) == {(0, 0): (25, 20, 5)}
 

@@ -43,40 +43,41 @@ def test_nothing_in_nothing_out() -> None:
 
 
 def test_whole_table() -> None:
-    rows = [own(10, 30, "op", 5), own(12, 20, "sync", 6), (2, 0, None, None, 0, 15, "step", 1)]
+    rows = [own(10, 30, "op", 9), own(12, 20, "sync", 6), (2, 0, None, None, 0, 15, "step", 1)]
     common = {"rank": 0, "pid": 1, "tid": 1, "over": False}
     outside, nothing = common | {"place": "out"}, {"cause": None, "id": None}
     endless = {"unseen_ns": END_OF_TIME + 10}
     assert flatten(spans(rows)).to_pylist() == [
         outside | nothing | {"position": 0, "ts": -END_OF_TIME, "end_ts": 0} | endless,
         common | nothing | {"position": 1, "ts": 0, "end_ts": 10, "place": "in"} | endless,
-        common | {"position": 2, "ts": 10, "end_ts": 12, "cause": "op", "id": 5, "place": "in", "unseen_ns": 0},
+        common | {"position": 2, "ts": 10, "end_ts": 12, "cause": "op", "id": None, "place": "in", "unseen_ns": 0},
         common | {"position": 3, "ts": 12, "end_ts": 15, "cause": "sync", "id": 6, "place": "in", "unseen_ns": 0},
         outside | {"position": 4, "ts": 15, "end_ts": 20, "cause": "sync", "id": 6, "unseen_ns": 0},
-        outside | {"position": 5, "ts": 20, "end_ts": 30, "cause": "op", "id": 5, "unseen_ns": 0},
+        outside | {"position": 5, "ts": 20, "end_ts": 30, "cause": "op", "id": None, "unseen_ns": 0},
         outside | nothing | {"position": 6, "ts": 30, "end_ts": END_OF_TIME, "unseen_ns": END_OF_TIME - 30},
     ]
 
 
 def test_the_innermost_cause_speaks_and_work_without_one_does_not_silence_it() -> None:
-    rows = [own(0, 100, "scheduler", 1), own(10, 90, "op", 2), own(20, 50, "allocation", 3), own(30, 40, "python", 4)]
+    rows = [own(0, 100, "scheduler", 1), own(10, 90, "op", 9), own(20, 50, "allocation", 3), own(30, 40, "python", 4)]
     assert said(rows) == [(0, "scheduler", 1), (20, "allocation", 3), (50, "scheduler", 1), (100, None, None)]
 
 
 def test_an_op_speaks_before_a_python_function_wherever_it_is() -> None:
-    rows = [own(0, 100, "python", 1), own(10, 50, "op", 2), own(20, 30, "python", 3), own(60, 70, "op", 4)]
+    rows = [own(0, 100, "python", 1), own(10, 50, "op", 9), own(20, 30, "python", 3), own(60, 70, "op", 9)]
     assert said(rows) == [
-        (0, "python", None), (10, "op", 2), (50, "python", None), (60, "op", 4), (70, "python", None), (100, None, None),
+        (0, "python", None), (10, "op", None), (50, "python", None),
+        (60, "op", None), (70, "python", None), (100, None, None),
     ]  # fmt: skip
 
 
 def test_one_call_that_is_work_and_has_a_cause() -> None:
-    assert said([own(0, 10, "op", 1), own(0, 10, "sync", 1)]) == [(0, "sync", 1), (10, None, None)]
+    assert said([own(0, 10, "op", 9), own(0, 10, "sync", 1)]) == [(0, "sync", 1), (10, None, None)]
 
 
 def test_neighbours_and_rows_of_no_duration() -> None:
-    rows = [own(0, 10, "op", 1), own(5, 5, "sync", 2), own(10, 20, "op", 3), own(20, 20, "sync", 4)]
-    assert said(rows) == [(0, "op", 1), (10, "op", 3), (20, None, None)]
+    rows = [own(0, 10, "op", 9), own(5, 5, "sync", 2), own(10, 20, "op", 9), own(20, 20, "sync", 4)]
+    assert said(rows) == [(0, "op", None), (20, None, None)]
 
 
 def test_a_row_that_a_later_one_outlives_ends_where_that_begins() -> None:
@@ -85,10 +86,10 @@ def test_a_row_that_a_later_one_outlives_ends_where_that_begins() -> None:
 
 def test_what_lies_over_a_process_lies_over_its_threads_and_no_other() -> None:
     rows = [
-        own(0, 100, "op", 1),
-        own(0, 100, "op", 2, tid=2),
-        (0, 0, 7, 1, 0, 100, "op", 3),
-        (0, 1, 1, 1, 0, 100, "op", 4),
+        own(0, 100, "op", 9),
+        own(0, 100, "op", 9, tid=2),
+        (0, 0, 7, 1, 0, 100, "op", 9),
+        (0, 1, 1, 1, 0, 100, "op", 9),
         (1, 0, 1, None, 20, 30, "gc", 5),
         (1, 0, None, None, 50, 60, "profiler", 6),
     ]
@@ -103,14 +104,14 @@ def test_what_lies_over_a_process_lies_over_its_threads_and_no_other() -> None:
 def test_between_steps_is_only_where_an_engine_marked_both() -> None:
     def places(cause: str) -> list[tuple[int, str]]:
         marks = [(2, 0, None, None, ts, ts + 10, cause, -1) for ts in (0, 5, 30)]
-        return pieces([own(0, 100, "op", 1), *marks], "ts", "place")[1:]
+        return pieces([own(0, 100, "op", 9), *marks], "ts", "place")[1:]
 
     assert places("step") == [(0, "in"), (15, "between"), (30, "in"), (40, "out"), (100, "out")]
     assert places("range") == [(0, "in"), (15, "out"), (30, "in"), (40, "out"), (100, "out")]
 
 
 def test_the_length_of_a_hole_is_that_of_all_of_it() -> None:
-    rows = [own(0, 10, "op", 1), own(50, 60, "op", 2), (2, 0, None, None, 0, 30, "step", 1)]
+    rows = [own(0, 10, "op", 9), own(50, 60, "op", 9), (2, 0, None, None, 0, 30, "step", 1)]
     assert pieces(rows, "ts", "cause", "place", "unseen_ns")[2:4] == [(10, None, "in", 40), (30, None, "out", 40)]
 
 
@@ -140,7 +141,7 @@ def test_against_every_nanosecond(drawn: list[tuple[int, int, str, int]]) -> Non
     rows = laminar(drawn)
     found = {(row["tid"], at): row["cause"] for row in flatten(spans(rows)).to_pylist()
              for at in range(max(0, row["ts"]), min(80, row["end_ts"]))}  # fmt: skip
-    strength = ("python", "op", "sync", "gc")
+    strength = ("python", "op", "gc", "sync")
     for tid in {row[3] for row in rows if row[3] is not None}:
         for at in range(80):
             around = [row for row in rows if row[3] == tid and row[4] <= at < row[5]]

@@ -11,6 +11,20 @@ from tracekit.arrays import Int64s, int64_array, integers, one_array
 from tracekit.links import order_rows
 
 _NONE = -1
+_BATCH = 2_000_000  # events, about: what is looked at together
+
+
+def batches(pieces: pa.Table, events: int) -> Iterator[tuple[pa.Table, int, int]]:
+    """Rows of gap_pieces by stretches of time, as many as keep the host rows of each few, with start and end of each.
+
+    events: of the trace. At least one batch, which may be empty.
+    """
+    ts, end = (integers(one_array(pieces[name])) for name in ("ts", "end_ts"))
+    edges = np.linspace(ts.min(initial=0), ts.max(initial=0), 2 + events // _BATCH)[1:-1]
+    batch = np.searchsorted(edges, ts, side="right")
+    for number in np.unique(batch) if len(batch) else [0]:
+        here = np.flatnonzero(batch == number)
+        yield pieces.take(int64_array(here)), min(ts[here].tolist(), default=0), max(end[here].tolist(), default=0)
 
 
 def holders(pieces: pa.Table, host: pa.Table) -> pa.Table:

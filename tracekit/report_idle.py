@@ -14,14 +14,13 @@ from tracekit.text_grid import clean, cut, grid
 from tracekit.text_page import Page
 from tracekit.trace import Trace
 
-_DEVICES = 8
 _ROWS = 20  # longest parts of gaps shown
 _STEP = 14  # columns of a figure per step
 Device = tuple[int, int | None]
 
 
-def devices(page: Page, idle: Result, attribution: Result | None) -> list[Text]:
-    """Span, busy and idle time of each device; why idle time cannot be told, where it cannot."""
+def devices(page: Page, idle: Result, attribution: Result | None, most: int | None) -> list[Text]:
+    """Span, busy and idle time of each device, of so many at most; why idle time cannot be told, where it cannot."""
     reason = page.wrapped(idle.coverage.reason, "", "yellow", None if page.whole else 3)
     if not idle.summary:
         return reason if attribution is None else []
@@ -31,35 +30,31 @@ def devices(page: Page, idle: Result, attribution: Result | None) -> list[Text]:
             [
                 f"rank {row['rank']} device {row['device']}",
                 f"span {duration(row['span_ns'])}",
-                f"busy {duration(row['busy_ns'])} ({row['busy_ns'] / max(1, row['span_ns']):.1%})",
-                f"idle {_idle(row)}",
+                f"busy {duration(row['busy_ns'])}{_share(row, 'busy_ns', ' ({:.1%})')}",
+                f"idle {'cannot tell' if row['idle_ns'] is None else duration(row['idle_ns'])}"
+                f"{_share(row, 'idle_ns', ' ({:.1%})')}",
             ]
         )
     else:
         lines = page.line((f"{'rank':>4} {'device':>6} {'span':>9} {'busy':>6} {'idle':>6}  most of it", "bold"))
-        lines += _device_rows(page, idle.summary, _top_categories(attribution))
+        lines += _device_rows(page, idle.summary, _top_categories(attribution), most)
     return lines + (reason if any(row["idle_ns"] is None for row in idle.summary) else [])
 
 
-def _idle(row: Row) -> str:
-    if row["idle_ns"] is None:
-        return "cannot tell"
-    return f"{duration(row['idle_ns'])} ({row['idle_ns'] / max(1, row['span_ns']):.1%})"
+def _share(row: Row, key: str, form: str = "{:.1%}", otherwise: str = "") -> str:
+    """A part of the span. Where idle time cannot be told, neither can how much of the span was busy."""
+    return otherwise if row["idle_ns"] is None else form.format(row[key] / max(1, row["span_ns"]))
 
 
-def _device_rows(page: Page, summary: Sequence[Row], top: Mapping[Device, str]) -> list[Text]:
-    shown = summary if page.whole else summary[:_DEVICES]
+def _device_rows(page: Page, summary: Sequence[Row], top: Mapping[Device, str], most: int | None) -> list[Text]:
+    shown = summary[:most]
     lines: list[Text] = []
     for row in shown:
-        span = max(1, row["span_ns"])
         cause = max(row["by_cause"].items(), key=lambda item: item[1], default=("", 0))[0]
-        idle = "?" if row["idle_ns"] is None else f"{row['idle_ns'] / span:.1%}"
-        numbers = (
-            f"{row['rank']:>4} {row['device']!s:>6} {duration(row['span_ns']):>9} {row['busy_ns'] / span:>6.1%} "
-            f"{idle:>6}  "
-        )
-        most = clean(top.get((row["rank"], row["device"]), "")) + (f"; idle: {cause}" if cause else "")
-        lines += page.line((numbers + most, ""), indent=" " * len(numbers))
+        busy, idle = (_share(row, key, otherwise="?") for key in ("busy_ns", "idle_ns"))
+        numbers = f"{row['rank']:>4} {row['device']!s:>6} {duration(row['span_ns']):>9} {busy:>6} {idle:>6}  "
+        main = clean(top.get((row["rank"], row["device"]), "")) + (f"; idle: {cause}" if cause else "")
+        lines += page.line((numbers + main, ""), indent=" " * len(numbers))
     if len(summary) > len(shown):
         lines += page.line((f"     and {len(summary) - len(shown)} more devices", "dim"))
     return lines
@@ -75,28 +70,33 @@ def _top_categories(attribution: Result | None) -> dict[Device, str]:
 # ---- causes ----------------------------------------------------------------------------------------------------------
 
 
-def causes(page: Page, idle: Result) -> list[Text]:
-    """Idle time by cause, longest first: time, share of the span, gaps, and time per step of each phase that fits."""
+def causes(page: Page, idle: Result, most: int | None) -> list[Text]:
+    """Idle time by cause, longest first, so many at most: time, share of the span, gaps, and time per step of each
+    phase that fits.
+    """
     span = sum(row["span_ns"] for row in idle.summary)
     by_cause: Counter[str] = Counter()
     for row in idle.summary:
         by_cause.update(row["by_cause"])
     if not span or not by_cause:
         return []
-    gaps = Counter(
-        cause for cause, _ in set(zip(*(idle.table[name].to_pylist() for name in ("cause", "after_id")), strict=True))
-    )
+    counts = idle.table.group_by("cause").aggregate([("after_id", "count_distinct")]).to_pylist()
+    gaps = {row["cause"]: row["after_id_count_distinct"] for row in counts}
     per_step = _per_step(idle.summary)
     phases = list(per_step)[: (page.width - len(_figures("", "", "", ""))) // _STEP]
     heads = "".join(f"{_step_of(phase):>{_STEP}}" for phase in phases)
     lines = _heads(page, "Idle time by cause", _figures("", "", "of span", "gaps") + heads)
-    for cause, ns in sorted(by_cause.items(), key=lambda item: (-item[1], item[0])):
+    ranked = sorted(by_cause.items(), key=lambda item: (-item[1], item[0]))
+    for cause, ns in ranked[:most]:
         said = _figures(cause, duration(ns), f"{ns / span:.1%}", f"{gaps[cause]:,}")
         of_step = [per_step[phase].get(cause) for phase in phases]
         said += "".join(f"{'' if mean is None else duration(mean):>{_STEP}}" for mean in of_step)
         lines += page.line((said, ""))
         if page.whole:
             lines += page.wrapped(MEANINGS.get(cause, ""), "    ", "dim", None)
+    if rest := ranked[len(ranked[:most]) :]:
+        ns = sum(ns for _, ns in rest)
+        lines += page.line((_figures(f"{len(rest)} more", duration(ns), f"{ns / span:.1%}", ""), ""))
     return lines
 
 
@@ -180,7 +180,7 @@ def longest_gaps(page: Page, trace: Trace, idle: Result) -> list[Text]:
     """The longest parts of gaps, with the work that ended them and what they are blamed on."""
     ordered = idle.table.sort_by([("dur", "descending"), ("rank", "ascending"), ("ts", "ascending")])
     if not ordered.num_rows:
-        return []
+        return page.wrapped(idle.coverage.reason or "no gap", "  ", "dim", None)
     parts = ordered.slice(0, _ROWS).to_pylist()
     names = trace.rows(id for part in parts for id in (part["blame"], part["after_id"]) if id is not None)
     said = f"longest first, {len(parts)} of {counted(ordered.num_rows, 'part')} of gaps"

@@ -107,8 +107,8 @@ def _aligned(cells: Sequence[Sequence[str]], between: str) -> list[str]:
 
 def _of_device(steps: Result, device: Row) -> list[Row]:
     """Rows of a device, and those of its rank's steps without work."""
-    here = (device["device"], None)
-    return [row for row in steps.table.to_pylist() if row["rank"] == device["rank"] and row["device"] in here]
+    rows = [row for row in steps.table.to_pylist() if row["rank"] == device["rank"]]
+    return [row for row in rows if row["kind"] == "empty" or row["device"] == device["device"]]
 
 
 # ---- in full ---------------------------------------------------------------------------------------------------------

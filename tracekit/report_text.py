@@ -16,7 +16,7 @@ from tracekit.trace import Trace
 LINES = 40
 WIDTH = 100
 
-_CATEGORIES = 7
+_HEAD_ROOM = (7, 5, 3)  # categories, causes and devices shown
 _ROOM = (  # lines that the parts of a finding may take
     {"title": 3, "detail": 5, "do": 4, "price": 2, "check": 2},
     {"title": 2, "detail": 3, "do": 3, "price": 1, "check": 1},
@@ -50,31 +50,48 @@ def render(
     their tables follow, and the screen may be left.
     """
     page = _Report(name or trace.path.name, trace.scope.arguments(), width, "█" if unicode else "#", named)
-    head = page.title(trace)
-    if idle := results.get("idle_gaps"):
-        head += report_idle.devices(page, idle, results.get("attribution"))
-    if (steps := results.get("steps")) and not named:
-        head += report_steps.overview(page, steps)
-    if attribution := results.get("attribution"):
-        head += page.categories(attribution)
-    if idle:
-        head += report_idle.causes(page, idle)
     findings = [(one, finding) for one, result in results.items() if one != "health" for finding in result.findings]
     if named:
-        lines = head + page.findings(findings, None)
+        lines = page.head(trace, results, None) + page.findings(findings, None)
         for one, result in results.items():
             lines += page.table(trace, one, result)
     else:
-        left = LINES - len(head)
-        tail = page.health(results["health"], left - (_FINDINGS_ROOM if findings else 0)) if "health" in results else []
-        lines = head + page.findings(findings, left - len(tail)) + tail
+        lines = _screen(page, trace, results, findings)
     for line in lines:
         line.rstrip()
     return lines
 
 
+def _screen(
+    page: _Report, trace: Trace, results: Mapping[str, Result], findings: Sequence[tuple[str, Finding]]
+) -> list[Text]:
+    """All of it in LINES; what comes first is shortened where not even the titles of the findings have room."""
+    lines: list[Text] = []
+    for most in _HEAD_ROOM:
+        head = page.head(trace, results, most)
+        left = LINES - len(head)
+        tail = page.health(results["health"], left - (_FINDINGS_ROOM if findings else 0)) if "health" in results else []
+        left -= len(tail)
+        lines = head + page.findings(findings, left) + tail
+        if page.titles(findings) <= left:
+            break
+    return lines
+
+
 class _Report(Page):
     """The parts of the report."""
+
+    def head(self, trace: Trace, results: Mapping[str, Result], most: int | None) -> list[Text]:
+        """What the numbers are. most: entries of each list; None: all of all."""
+        lines = self.title(trace)
+        attribution, idle = results.get("attribution"), results.get("idle_gaps")
+        if idle:
+            lines += report_idle.devices(self, idle, attribution, most)
+        if (steps := results.get("steps")) and most is not None:
+            lines += report_steps.overview(self, steps)
+        if attribution:
+            lines += self.categories(attribution, most)
+        return lines + (report_idle.causes(self, idle, most) if idle else [])
 
     def title(self, trace: Trace) -> list[Text]:
         footer = trace.footer
@@ -83,7 +100,7 @@ class _Report(Page):
         lines = self.packed([self.trace, *counts, *models], "bold")
         return lines + (self.wrapped(f"only {trace.scope}", "", "cyan", None) if trace.scope else [])
 
-    def categories(self, attribution: Result) -> list[Text]:
+    def categories(self, attribution: Result, most: int | None) -> list[Text]:
         rows = attribution.table.to_pylist()
         total = sum(row["exclusive_ns"] for row in rows)
         if not total:
@@ -97,7 +114,7 @@ class _Report(Page):
         for row in rows:
             by_category[row["category"]] += row["exclusive_ns"]
         ranked = sorted(by_category.items(), key=lambda item: (-item[1], item[0]))
-        shown = ranked if self.whole else ranked[:_CATEGORIES]
+        shown = ranked[:most]
         bars = [*shown]
         if rest := ranked[len(shown) :]:
             bars.append((f"{len(rest)} more", sum(ns for _, ns in rest)))
@@ -112,6 +129,11 @@ class _Report(Page):
             listed = ", ".join(f"{phase} {ns / total:.1%}" for phase, ns in phases.most_common())
             lines += self.line((f"  by phase: {listed}", "dim"))
         return lines
+
+    def titles(self, findings: Sequence[tuple[str, Finding]]) -> int:
+        """Lines that the titles take, and where to read the rest."""
+        names = list(dict.fromkeys(name for name, _ in findings))
+        return sum((len(self.finding(one, {})) for _, one in findings), 1 + len(self.more(names))) if findings else 0
 
     def findings(self, findings: Sequence[tuple[str, Finding]], room: int | None) -> list[Text]:
         """Worst first; in full if there is room for all, else shorter, else titles, and then where to read the rest."""

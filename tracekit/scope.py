@@ -218,7 +218,7 @@ def parse_duration(text: str) -> int:
 
 def in_units(ns: int) -> str:
     """The reverse of `parse_duration`: "1.2s"."""
-    unit, size = next((one for one in _UNITS if abs(ns) >= one[1]), _UNITS[-1])
+    unit, size = next(one for one in _UNITS if not ns or abs(ns) >= one[1])
     return f"{(Decimal(ns) / size).normalize():f}{unit}"
 
 

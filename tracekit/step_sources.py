@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import ABSENT, Bools, Int64s, int64_array, integers, numbers, one_array
+from tracekit.arrays import ABSENT, Bools, Int64s, int64_array, integers, numbers, one_array, text_array
 from tracekit.assemble import key_of, rank_of
 from tracekit.source import SourceRead
 from tracekit.step_marks import Dialects
@@ -40,11 +40,11 @@ class StepRangeWarning(UserWarning):
 def steps_in_table(query: Query, step_range: str | None, *, warn: bool = False) -> Steps:
     """The steps of an event table. warn: if the step range is the name of no annotation."""
     found = _Found(Dialects.of(step_range))
-    table = query(f"SELECT {', '.join(_RANGES)}, name FROM events WHERE kind = 'annotation'")
-    rows = found.marks_among(one_array(table.column("name")).dictionary_encode())
+    annotations, code, names = _with_names(query, _RANGES, "kind = 'annotation'")
+    rows = found.marks_among(pa.DictionaryArray.from_arrays(int64_array(code), text_array(names)))
     if warn:
         found.warn()
-    marked = found.steps(Ranges(*(numbers(table, name, ABSENT)[rows] for name in _RANGES)))
+    marked = found.steps(_ranges(annotations).take(rows))
     ranks = numbers(query("SELECT DISTINCT rank FROM events WHERE kind = 'launch'"), "rank")
     unmarked = np.setdiff1d(ranks, marked.ranges.rank).tolist()
     return joined([marked, inferred_steps(_launches_in_table(query, unmarked))]) if unmarked else marked
@@ -52,26 +52,29 @@ def steps_in_table(query: Query, step_range: str | None, *, warn: bool = False) 
 
 def _launches_in_table(query: Query, ranks: Sequence[int]) -> Launches:
     of_ranks = f"rank IN ({', '.join(map(str, ranks))})"
-    calls = query(f"SELECT {', '.join(_RANGES)}, name FROM events WHERE kind = 'launch' AND {of_ranks} ORDER BY id")
-    rows = query(f"""
-        SELECT launch_id, name, graph_id FROM events
-        WHERE kind IN {_ACTIVITY} AND {of_ranks} AND launch_id IN (SELECT id FROM events WHERE kind = 'launch')
-    """)
-    ranges = Ranges(*(numbers(calls, name, ABSENT) for name in _RANGES))
-    name = one_array(rows.column("name")).dictionary_encode()
-    device_rows = (
-        np.searchsorted(ranges.id, numbers(rows, "launch_id")),
-        integers(name.indices),
-        numbers(rows, "graph_id", NONE),
-    )
-    return Launches.of(ranges, _replays(calls), name.dictionary.to_pylist(), device_rows)
+    columns = f"{', '.join(_RANGES)}, contains(name, '{_REPLAY}')::INTEGER AS replays"
+    calls = query(f"SELECT {columns} FROM events WHERE kind = 'launch' AND {of_ranks} ORDER BY id")
+    ranges = _ranges(calls)
+    rows, code, names = _with_names(query, ("launch_id", "graph_id"), f"kind IN {_ACTIVITY} AND {of_ranks}")
+    launch_id, graph_id = numbers(rows, "launch_id", NONE), numbers(rows, "graph_id", NONE)
+    linked = np.isin(launch_id, ranges.id)
+    call = np.searchsorted(ranges.id, launch_id[linked])
+    return Launches.of(ranges, numbers(calls, "replays") > 0, names, (call, code[linked], graph_id[linked]))
 
 
-def _replays(calls: pa.Table) -> Bools:
-    name = one_array(calls.column("name"))
-    encoded = name if pa.types.is_dictionary(name.type) else name.dictionary_encode()
-    replays = np.array([_REPLAY in one for one in encoded.dictionary.to_pylist()], np.bool_)
-    return replays[integers(encoded.indices)]
+def _with_names(query: Query, columns: Sequence[str], where: str) -> tuple[pa.Table, Int64s, list[str]]:
+    """Columns of some rows, and for each the place of its name in a list: a text for each row would take gigabytes."""
+    names = f"""
+        SELECT name, row_number() OVER (ORDER BY name) - 1 AS code
+        FROM (SELECT DISTINCT name FROM events WHERE {where})
+    """
+    rows = query(f"SELECT {', '.join(columns)}, code FROM events JOIN ({names}) USING (name) WHERE {where}")
+    texts = one_array(query(f"SELECT name FROM ({names}) ORDER BY code").column("name"))
+    return rows, numbers(rows, "code"), texts.to_pylist()
+
+
+def _ranges(rows: pa.Table) -> Ranges:
+    return Ranges(*(numbers(rows, name) for name in _RANGES))
 
 
 # ---- out of spools ---------------------------------------------------------------------------------------------------
@@ -133,7 +136,12 @@ class _Spooled:
         ):
             key = key_of(table, self.ranks)
             rows = np.flatnonzero(np.isin(key, wanted))
-            yield np.vstack([self._host_rows(table, rows), key[rows], _replays(table)[rows]])
+            yield np.vstack([self._host_rows(table, rows), key[rows], self._replays(table)[rows]])
+
+    @staticmethod
+    def _replays(table: pa.Table) -> Bools:
+        name = one_array(table.column("name"))
+        return np.array([_REPLAY in one for one in name.dictionary.to_pylist()], np.bool_)[integers(name.indices)]
 
     def work(self, names: dict[str, int]) -> Int64s:
         """Of all rows of device activity: key, place of the name in `names`, which grows, and graph id or NONE."""

@@ -147,7 +147,7 @@ def _sampling(launches: Launches, rows: Int64s) -> Iterator[Int64s]:
 
     from tracekit.classify import classify_kernel  # reads the rules, which takes a moment
 
-    for name in names[count >= _FEWEST].tolist():
+    for name in sorted(names[count >= _FEWEST].tolist(), key=launches.names.__getitem__):  # so that ties are decided
         category, subcategory = classify_kernel(launches.names[name])
         if category == "sampling" or subcategory == "argmax":
             yield np.sort(places[here & (launches.started == name)])

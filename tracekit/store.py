@@ -24,7 +24,7 @@ from tracekit.registry import LoadedAnalysis, PluginWarning
 from tracekit.scope import Scope
 
 # Each may read what those before it define.
-_SHARED_FILES = ("scope.sql", "steps.sql", "shared.sql", "host.sql", "step_time.sql")
+_SHARED_FILES = ("scope.sql", "steps.sql", "shared.sql", "host.sql", "gaps.sql", "step_time.sql")
 _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
 LAZY_TABLES = ("step_table", "kernel_classes", "host_timeline", "gap_holders")

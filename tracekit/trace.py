@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tracekit import store
 from tracekit.analysis import Analysis, Result, Scalar, counted
-from tracekit.blame import holders
+from tracekit.blame import batches, holders
 from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.errors import UsageError
 from tracekit.registry import analyses
@@ -299,7 +299,11 @@ class Trace:
         return flatten(self.sql("FROM host_spans()"))
 
     def _gap_holders(self) -> pa.Table:
-        return holders(self.sql("FROM gap_pieces()"), self.sql("FROM host_rows()"))
+        pieces = batches(self.sql("FROM gap_pieces()"), self.footer.ledger.stored)
+        found = [
+            holders(part, self.macro("host_rows", {"from_ts": begin, "to_ts": end})) for part, begin, end in pieces
+        ]
+        return pa.concat_tables(found)
 
     # ---- analyses ----------------------------------------------------------------------------------------------------
 
