@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses._idle_advice import Scene, Shape, Workload
-from tracekit.analysis import duration
+from tracekit.analysis import Row, duration
 from tracekit.trace import Trace
 
 _FEW = 3  # gaps: where so many hold most of the time, it is not the price of launching
@@ -88,7 +88,7 @@ def setting(trace: Trace) -> Setting:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Time of gaps by the name of the host row that they are blamed on, costliest first, with the number of such rows
+    """Time in gaps of the host rows that these are blamed on, by name, costliest first, with the number of such rows
     and the id of the costliest; and that of API calls."""
 
     by_name: Mapping[str, int]
@@ -98,9 +98,12 @@ class Blame:
 
 
 def blame(trace: Trace, gaps: pa.Table) -> Blame:
-    """Add the gaps up by what they are blamed on."""
-    by_id = _ns_by_blame(gaps.select(["blame", "dur"]).drop_null())
-    rows = trace.rows(by_id)
+    """Add up what the rows that gaps are blamed on took of them."""
+    parts = gaps.select(["blame", "ts", "dur"]).drop_null().to_pylist()
+    rows = trace.rows(part["blame"] for part in parts)
+    by_id: Counter[int] = Counter()
+    for part in parts:
+        by_id[part["blame"]] += _taken(part, rows[part["blame"]])
     by_name: Counter[str] = Counter()
     count: Counter[str] = Counter()
     example: dict[str, int] = {}
@@ -113,6 +116,16 @@ def blame(trace: Trace, gaps: pa.Table) -> Blame:
         in_calls += ns * (rows[id]["kind"] == "launch")
     ranked = dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
     return Blame(ranked, count, example, in_calls)
+
+
+def _taken(part: Row, row: Row) -> int:
+    """What a row took of a part of a gap that is blamed on it: an API call all, for the device waits for it also after
+    its return; others only while they lasted, since they are blamed for what holds most of the part.
+    """
+    if row["kind"] == "launch":
+        return int(part["dur"])
+    common: int = min(part["ts"] + part["dur"], row["ts"] + row["dur"]) - max(part["ts"], row["ts"])
+    return max(0, common)
 
 
 def named(trace: Trace, blamed: Blame, *, callers: bool) -> str:
@@ -173,8 +186,3 @@ def lengths(gaps: pa.Table) -> str:
     per_gap = gaps.group_by("after_id").aggregate([("dur", "sum")])["dur_sum"]
     longest = duration(pc.max(per_gap).as_py())
     return f"1 gap of {longest}" if len(per_gap) == 1 else f"{len(per_gap):,} gaps, the longest {longest}"
-
-
-def _ns_by_blame(gaps: pa.Table) -> dict[int, int]:
-    grouped = gaps.group_by("blame").aggregate([("dur", "sum")])
-    return {row["blame"]: row["dur_sum"] for row in grouped.to_pylist()}

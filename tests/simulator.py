@@ -95,10 +95,10 @@ def _writer(path: Path, compress: Compress | None) -> Iterator[BinaryIO]:
 # --- benchmark files
 
 
-def _block(layout: Layout, events: int, seed: int) -> tuple[Run, Rank, Sections]:
+def _block(layout: Layout, events: int, seed: int, model: Model = LLAMA_8B) -> tuple[Run, Rank, Sections]:
     """Steps to repeat: one prefill and some decodes of a model whose depth suits the number of events."""
     layers = max(1, min(16, events // 4_000))
-    model = replace(LLAMA_8B, layers=layers)
+    model = replace(model, layers=layers)
     run = Run(
         model=model, steps=8, batch=16, prompt=128, streams=2, with_stack=True, record_shapes=True,
         profile_memory=True, layout=layout, seed=seed,
@@ -116,14 +116,21 @@ def _cut(rows: list[Row], steps: int, text: Document) -> list[Template]:
 
 
 def write_benchmark(
-    path: Path, events: int, layout: Layout = "kineto", seed: int = 0, compress: Compress | None = None
+    path: Path,
+    events: int,
+    layout: Layout = "kineto",
+    seed: int = 0,
+    compress: Compress | None = None,
+    *,
+    model: Model = LLAMA_8B,
 ) -> None:
     """Write a valid trace of about so many events (within a step, some thousands) in constant memory.
 
+    A large model keeps the device busy, a tiny one makes it wait for the host before almost every kernel.
     A block of steps is simulated once and written again and again, later in time and with its own ids. As in real
     files all host ops come first, then all Python functions, then device work and API calls.
     """
-    run, rank, part = _block(layout, events, seed)
+    run, rank, part = _block(layout, events, seed, model)
     text = document(run, 0)
     marks = [row for row in part.last if row.cat == "gpu_user_annotation"]
     final = [row for row in part.last if row.cat != "gpu_user_annotation"]

@@ -58,6 +58,7 @@ DETAILED = "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generatio
         ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", "step", ("prefill", 2, 12, None, None, 20, 80, 120)),
         ("step[SPLIT_PREFILL bs=2]", "step", ("prefill", 2)),
         ("step[MIXED bs=9]", "step", ("mixed",)),
+        ("step[MIXED c=2 g=7]", "step", ("mixed", 2, None, 7)),
         ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1 g_sqsk=12]", "step",
          ("mixed", 1, 5, 1, 1, 8, 25, 40, 12, 1, 12)),
         ("step[TARGET_VERIFY bs=4 g_sq=20 g_sk=99 forward_id=7]", "step",

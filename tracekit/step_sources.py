@@ -224,7 +224,7 @@ class _Found:
             if self.dialects.wanted is not None:
                 alike = _DIGITS.sub("0", text)
                 self._seen[alike] += int(count[code])
-                self._examples.setdefault(alike, text)
+                self._examples[alike] = min(text, self._examples.get(alike, text))
         rows = np.flatnonzero(marked[codes])
         self.names += [texts[code] for code in codes[rows].tolist()]
         return rows
@@ -234,12 +234,11 @@ class _Found:
         wanted = self.dialects.wanted
         if wanted is None or any(map(wanted.search, set(self.names))):
             return
-        most = self._seen.most_common(_SHOWN)
-        shown = ", ".join(
-            f"{self._examples[alike][:60]!r}" + (f" ({count:,} such)" if count > 1 else "") for alike, count in most
-        )
+        most = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]
+        examples = [(self._examples[alike][:60], count) for alike, count in most]
+        shown = ", ".join(f"{text!r}" + (f" ({count:,} such)" if count > 1 else "") for text, count in examples)
         if len(self._seen) > _SHOWN:
-            shown += f", and {len(self._seen) - _SHOWN:,} other names"
+            shown += ", ..."
         message = f"no annotation matches the step range {wanted.pattern!r}; there are {shown or 'none'}"
         warnings.warn(message, StepRangeWarning, stacklevel=2)
 
