@@ -54,13 +54,21 @@ class Group:
 
 
 def groups(trace: Trace, table: pa.Table) -> list[Group]:
-    """All groups, by rank, device and phase. First and warm-up steps are in none unless there are no others."""
+    """All groups, by rank, device and phase. First and warm-up steps are in none unless there are no others.
+
+    A device without a steady step that lies whole in what is looked at is one group.
+    """
     ordered = table.sort_by([("dur", "descending"), ("after_id", "ascending"), ("ts", "ascending")])
-    if marked(trace):
-        return list(_by_phase(trace, ordered))
-    times = trace.macro("device_time").to_pylist()
-    judged = ordered.filter(pc.field("place") != "prefix")
-    return [Group(row["rank"], row["device"], "unknown", 0, row["span_ns"], on_device(judged, row)) for row in times]
+    has_marks = marked(trace)
+    by_phase = list(_by_phase(trace, ordered)) if has_marks else []
+    seen = {(group.rank, group.device) for group in by_phase}
+    judged = ordered.filter(pc.field("place").isin(["inside", "between"] + ["outside"] * (not has_marks)))
+    whole = [
+        Group(row["rank"], row["device"], "unknown", 0, row["span_ns"], on_device(judged, row))
+        for row in trace.macro("device_time").to_pylist()
+        if (row["rank"], row["device"]) not in seen
+    ]
+    return [*by_phase, *whole]
 
 
 def _by_phase(trace: Trace, table: pa.Table) -> Iterator[Group]:

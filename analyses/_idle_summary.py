@@ -66,7 +66,7 @@ def lost_records(trace: Trace, threshold: float) -> Losses:
         )
     (calls,) = trace.sql(_MISSING).to_pylist()
     (replays,) = trace.sql(_SHORT_REPLAYS).to_pylist()
-    doubt = ""
+    doubt = f"{count:,} of {rows:,} device rows have no recorded end: some holes may be work" if count else ""
     for missing, total, what in (
         (calls["graphs_silent"], calls["graphs"], "graph replays left no device work in the trace"),
         (replays["short"], replays["replays"], "graph replays left fewer rows in the trace than others of their graph"),

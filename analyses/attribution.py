@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses._idle_summary import lost_records
 from tracekit.analyses._missing import no_device
 from tracekit.analyses._time_advice import SHARES
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, counted, duration
@@ -64,8 +65,13 @@ class Attribution:
     name = "attribution"
     question = "Where does the busy time go?"
     parameters: Mapping[str, Scalar] = MappingProxyType(
-        # Of the busy time of a device: above, there is a finding.
-        {"other_share": 0.1, "communication_share": 0.2, "pointwise_share": 0.4}
+        {
+            # Of the busy time of a device: above, there is a finding.
+            "other_share": 0.1,
+            "communication_share": 0.2,
+            "pointwise_share": 0.4,
+            "missing_share": 0.02,  # of launches without device work, of rows without an end: above, no idle time
+        }
     )
 
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
@@ -75,9 +81,11 @@ class Attribution:
         if not devices:
             return _host(trace, parameters)
         unclassified = _by_device(table.filter(pc.field("category") == "other"))
+        lost = lost_records(trace.whole, float(parameters["missing_share"] or 0)).refusal
         summary = [
             {key: row[key] for key in ("rank", "device", "span_ns", "busy_ns", "idle_ns", "sum_ns")}
             | {"unclassified_ns": unclassified.get((row["rank"], row["device"]), 0)}
+            | ({"idle_ns": None} if lost else {})
             for row in devices
         ]
         busy = sum(row["busy_ns"] for row in summary)

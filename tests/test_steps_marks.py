@@ -255,7 +255,7 @@ def test_device_rows_are_in_the_step_that_launched_them(tmp_path: Path) -> None:
     assert column(tmp_path, *rows) == [0, 0, 1, 0, 0, 1, 1, 1, None, None]
 
 
-NAMES = [VLLM, WRAPPER, STEP, "step[IDLE]", "ProfilerStep#1", "scheduler.run_batch", "range"]
+NAMES = [VLLM, WRAPPER, STEP, "step[IDLE]", "ProfilerStep#1", "scheduler.run_batch", "range", "else"]
 ROW = st.builds(
     lambda kind, name, rank, tid, ts, dur: {
         "kind": kind, "name": name, "rank": rank, "pid": 1, "tid": tid, "ts": ts, "dur": dur,
@@ -279,9 +279,7 @@ def test_against_the_rules_row_by_row(drawn: list[dict[str, Any]], step_range: s
         return Ranges(*(np.array([row[name] for row in chosen], np.int64) for name in names))
 
     marks = [row for row in rows if row["kind"] == "annotation"]
-    dialects = Dialects.of(step_range)
-    marks = [row for row in marks if dialects.is_mark(row["name"])]
-    found = marked_steps(Marks(ranges(marks), [row["name"] for row in marks]), dialects)
+    found = marked_steps(Marks(ranges(marks), [row["name"] for row in marks]), Dialects.of(step_range))
     expected = [(rank, mark["id"]) for rank in (0, 1) for mark, _ in marks_of_rank(rows, rank, step_range)]
     assert list(zip(found.ranges.rank.tolist(), found.ranges.id.tolist(), strict=True)) == expected
     step = Membership(found).of(ranges(rows)).tolist()

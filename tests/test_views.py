@@ -8,6 +8,7 @@ from pathlib import Path
 import tracekit
 from tests.event_rows import footer_of, kernel, write_trace
 
+
 def test_devices_and_ranks(tmp_path: Path) -> None:
     rows = [kernel(0, 1, device=9), kernel(0, 1, rank=1)]
     footer = footer_of(rows)

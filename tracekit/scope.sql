@@ -1,6 +1,8 @@
 -- What analyses look at: everything, unless Trace.only() has chosen a part. Rows and gaps are chosen by rank, device and
 -- step (a gap by the step of the row that ended it), and cut to a window of time. Choosing comes last: what is computed
 -- from neighbours (busy_until, gaps) is computed over all rows, or the absence of others would look like idle time.
+--
+-- The three functions are constants here, which cost nothing; scope_chosen.sql replaces them on the connection of a part.
 
 -- What was chosen; one row, each column NULL where everything is. Filled by the Trace.
 -- column ranks INTEGER[]: these ranks.
@@ -28,16 +30,10 @@ CREATE TABLE scope_steps (
 -- parameter of_rank INTEGER: rank.
 -- parameter of_device BIGINT: device, NULL for what is of none.
 -- parameter of_step BIGINT: step, NULL outside steps.
-CREATE MACRO in_scope(of_rank, of_device, of_step) AS
-    ((SELECT ranks FROM scope) IS NULL OR list_contains((SELECT ranks FROM scope), of_rank))
-    AND ((SELECT devices FROM scope) IS NULL OR coalesce(list_contains((SELECT devices FROM scope), of_device), false))
-    AND (
-        (SELECT by_step FROM scope) IS NULL
-        OR (of_rank, coalesce(of_step, -1)) IN (SELECT (rank, step) FROM scope_steps)
-    );
+CREATE MACRO in_scope(of_rank, of_device, of_step) AS true;
 
 -- Start of the window, the smallest BIGINT if none was chosen: what starts earlier is cut to greatest(ts, scope_start()).
-CREATE MACRO scope_start() AS (SELECT coalesce(start_ns, -9223372036854775808) FROM scope);
+CREATE MACRO scope_start() AS (-9223372036854775808)::BIGINT;
 
 -- End of the window, itself not included; the largest BIGINT if none was chosen.
-CREATE MACRO scope_end() AS (SELECT coalesce(end_ns, 9223372036854775807) FROM scope);
+CREATE MACRO scope_end() AS 9223372036854775807::BIGINT;

@@ -140,7 +140,7 @@ def fill(cursor: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
 
 
 def choose(connection: duckdb.DuckDBPyConnection, scope: Scope, steps: Sequence[tuple[int, int]] | None) -> None:
-    """Fill the tables of scope.sql. steps: (rank, step) chosen, None if not chosen by step."""
+    """Fill the tables of scope.sql and let its functions read them. steps: (rank, step) chosen, None if not by step."""
     window = {"start_ns": scope.start_ns, "end_ns": scope.end_ns}
     values: dict[str, Any] = {
         "ranks": list(scope.ranks) or None,
@@ -149,6 +149,7 @@ def choose(connection: duckdb.DuckDBPyConnection, scope: Scope, steps: Sequence[
         **{name: None if ns is None else max(-_LAST_NS, min(ns, _LAST_NS)) for name, ns in window.items()},
     }
     cursor = connection.cursor()
+    cursor.execute(Path(__file__).with_name("scope_chosen.sql").read_text(encoding="utf-8"))
     cursor.execute(f"UPDATE scope SET {', '.join(f'{name} = ${name}' for name in values)}", values)
     ranks, numbers = zip(*steps, strict=True) if steps else ((), ())
     fill(cursor, "scope_steps", pa.table({"rank": pa.array(ranks, pa.int32()), "step": pa.array(numbers, pa.int64())}))
