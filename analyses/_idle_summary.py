@@ -18,14 +18,20 @@ _TIMES = ("rank", "device", "span_ns", "busy_ns")
 _EDGES = (0, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # ns, of the histogram
 _EDGE_OF_RECORDING = 1  # launch whose work may have been cut off with the recording: no sign of loss
 
+# What was launched before the first recorded work makes no hole in it: the head of a recording is often lost.
 _MISSING = """
     SELECT
         count(*) FILTER (WHERE is_graph) AS graphs,
         count(*) FILTER (WHERE is_graph AND NOT worked) AS graphs_silent,
         count(*) AS calls,
-        count(*) FILTER (WHERE NOT worked) AS calls_silent
-    FROM launch_calls()
-    WHERE expected
+        count(*) FILTER (WHERE NOT worked AND coalesce(ts > first_ts, true)) AS calls_silent
+    FROM (
+        SELECT
+            *,
+            min(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS first_ts
+        FROM launch_calls()
+        WHERE expected
+    )
 """
 # Replays of one graph start the same rows, but for graphs with conditional nodes, which are rare.
 _SHORT_REPLAYS = """

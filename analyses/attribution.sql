@@ -69,10 +69,8 @@ WITH RECURSIVE climb AS (
 ),
 cut AS (
     SELECT
-        * REPLACE (greatest(0, least(ts + dur, scope_end()) - greatest(ts, scope_start())) AS dur),
-        in_scope(rank, NULL, step)
-        AND ts < scope_end()
-        AND (ts + dur > scope_start() OR ts >= scope_start()) AS chosen
+        * REPLACE (scope_clip(ts + dur) - scope_clip(ts) AS dur),
+        in_scope(rank, NULL, step) AND in_window(ts, dur) AS chosen
     FROM ops
 ),
 inner_time AS (

@@ -231,8 +231,10 @@ def test_device_rows_without_an_end(tmp_path: Path, unfinished: int, status: str
 
 
 def test_idle_time_without_a_cause(tmp_path: Path) -> None:
-    rows = [launch(0, 5 * US), *(kernel(at * US, 50 * US, launch_id=1, name="nvjet") for at in (20, 100))]
+    rows = [launch(0, 89 * US), *(kernel(at * US, 50 * US, launch_id=1, name="nvjet") for at in (20, 100))]
     assert check(analyze(tmp_path, rows), "unattributed_idle")[:2] == ("ok", 0)
+    rows[0]["dur"] = 5 * US  # the second kernel waited on the device, for nothing that is recorded
+    assert check(analyze(tmp_path, rows, unattributed_share=0.1), "unattributed_idle")[:2] == ("warn", 1)
     del rows[2]["launch_id"]
     result = analyze(tmp_path, rows, missing_share=0.9)
     assert check(result, "unattributed_idle") == (

@@ -109,6 +109,15 @@ def test_a_scope_is_judged_by_its_own_steps(tmp_path: Path) -> None:
     assert finding.title == "scheduler: the device waits for the scheduler, 4.00 ms per decode step, 95.1% of its time"
 
 
+def test_a_window_within_a_step_is_judged_as_one(tmp_path: Path) -> None:
+    """50 us of work, then 300 us of a gap that lasts 400: no step lies whole in it."""
+    rows = steps(held("annotation", "gpu_model_runner: bookkeep"))
+    with tracekit.open(write_trace(tmp_path / "trace.parquet", rows)) as trace:
+        (finding,) = trace.only(since_ns=650 * US, until_ns=1_000 * US).analyze("idle_gaps").findings
+    assert finding.title == "scheduler: the device waits for the scheduler, 85.7% of the span"
+    assert finding.saving_high_ns == 300 * US
+
+
 # ---- quiet -----------------------------------------------------------------------------------------------------------
 
 

@@ -336,3 +336,12 @@ def test_devices_have_rows_of_their_own(tmp_path: Path) -> None:
     assert [(row["rank"], row["device"]) for row in result.summary] == [(0, 0), (1, 0), (2, 0), (2, 1)]
     assert [row_of(result, rank)["idle_ns"] for rank in (0, 1)] == [810 * US, 1_220 * US]
     assert [row["skew_ns"] for row in result.summary] == [0, 0, None, None]
+
+
+def test_what_was_lost_before_the_first_recorded_work_makes_no_hole(tmp_path: Path) -> None:
+    """CUPTI drops the head of a session; what lies between recorded work is told all the same."""
+    head = [launch(at * 10, 5) for at in range(19)]
+    rows = [*head, launch(200, 5), launch(210, 5), kernel(220, 10, launch_id=20), kernel(240, 10, launch_id=21)]
+    assert analyze(tmp_path, rows).summary[0]["idle_ns"] == 10
+    late = [*rows, *(launch(300 + at, 1) for at in range(19))]
+    assert analyze(tmp_path, late).coverage.reason.startswith(f"{LOST}19 of 40 launch calls left no device work")

@@ -65,7 +65,7 @@ def test_whole_verdict(tmp_path: Path) -> None:
         "Findings",
         "  critical launch_bound: the device waits in a few gaps, 365 us per decode step, 41.0% of its time;",
         "           saves 0 to 365 us",
-        "           4 gaps, the longest 92.0 us, in 1 step; mostly in aten::mm (365 us). So few gaps are",
+        "           4 gaps, the longest 92.0 us, in 1 step; mostly in aten::mm (360 us). So few gaps are",
         "           seldom the price of launching: a first use, or one stretch of host code.",
         "           do: Warm up before recording, so that first uses lie outside; if the gap stays, shorten",
         "               the host code named here or move it off the path of the step.",

@@ -46,14 +46,12 @@ _KEPT = """
         EXISTS (
             FROM device_activity
             WHERE in_scope(rank, device, step)
-                AND ts < scope_end()
-                AND (ts + dur > scope_start() OR ts >= scope_start())
+                AND in_window(ts, dur)
         ) AS rows,
         EXISTS (
             FROM ops
             WHERE in_scope(rank, NULL, step)
-                AND ts < scope_end()
-                AND (ts + dur > scope_start() OR ts >= scope_start())
+                AND in_window(ts, dur)
         ) AS ops
 """
 

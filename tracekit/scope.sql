@@ -2,7 +2,8 @@
 -- step (a gap by the step of the row that ended it), and cut to a window of time. Choosing comes last: what is computed
 -- from neighbours (busy_until, gaps) is computed over all rows, or the absence of others would look like idle time.
 --
--- The three functions are constants here, which cost nothing; scope_chosen.sql replaces them on the connection of a part.
+-- Here the functions say that everything is chosen, which costs nothing; scope_chosen.sql replaces them on the connection
+-- of a part.
 
 -- What was chosen; one row, each column NULL where everything is. Filled by the Trace.
 -- column ranks INTEGER[]: these ranks.
@@ -32,7 +33,16 @@ CREATE TABLE scope_steps (
 -- parameter of_step BIGINT: step, NULL outside steps.
 CREATE MACRO in_scope(of_rank, of_device, of_step) AS true;
 
--- Start of the window, the smallest BIGINT if none was chosen: what starts earlier is cut to greatest(ts, scope_start()).
+-- Does any of this lie in the window of time? A moment does, if it is in the window.
+-- parameter of_ts BIGINT: start.
+-- parameter of_dur BIGINT: length.
+CREATE MACRO in_window(of_ts, of_dur) AS true;
+
+-- A time moved into the window: of what starts at a and ends at b, scope_clip(b) - scope_clip(a) lies in it.
+-- parameter of_ts BIGINT: time.
+CREATE MACRO scope_clip(of_ts) AS of_ts;
+
+-- Start of the window, the smallest BIGINT if none was chosen.
 CREATE MACRO scope_start() AS (-9223372036854775808)::BIGINT;
 
 -- End of the window, itself not included; the largest BIGINT if none was chosen.

@@ -8,6 +8,11 @@ CREATE OR REPLACE MACRO in_scope(of_rank, of_device, of_step) AS
         OR (of_rank, coalesce(of_step, -1)) IN (SELECT (rank, step) FROM scope_steps)
     );
 
+CREATE OR REPLACE MACRO in_window(of_ts, of_dur) AS
+    of_ts < scope_end() AND (of_ts + of_dur > scope_start() OR of_ts >= scope_start());
+
+CREATE OR REPLACE MACRO scope_clip(of_ts) AS least(greatest(of_ts, scope_start()), scope_end());
+
 CREATE OR REPLACE MACRO scope_start() AS (SELECT coalesce(start_ns, -9223372036854775808) FROM scope);
 
 CREATE OR REPLACE MACRO scope_end() AS (SELECT coalesce(end_ns, 9223372036854775807) FROM scope);

@@ -128,13 +128,12 @@ SELECT
 FROM (
     SELECT
         * REPLACE (
-            greatest(ts, scope_start()) AS ts,
-            least(ts + dur, scope_end()) - greatest(ts, scope_start()) AS dur
+            scope_clip(ts) AS ts,
+            scope_clip(ts + dur) - scope_clip(ts) AS dur
         )
     FROM all_segments()
     WHERE in_scope(rank, device, step)
-        AND ts < scope_end()
-        AND (ts + dur > scope_start() OR ts >= scope_start())
+        AND in_window(ts, dur)
 );
 
 -- Span, busy and idle time of each device in the scope: busy is the union over its streams, idle the gaps, span both
@@ -151,28 +150,27 @@ CREATE MACRO device_time() AS TABLE
 SELECT
     rank,
     device,
-    min(greatest(gap_ts, scope_start())) AS start_ts,
+    min(scope_clip(gap_ts)) AS start_ts,
     sum(busy_ns + idle_ns)::BIGINT AS span_ns,
     sum(busy_ns)::BIGINT AS busy_ns,
     sum(idle_ns)::BIGINT AS idle_ns,
-    sum(greatest(0, least(ts + dur, scope_end()) - greatest(ts, scope_start())))::BIGINT AS sum_ns,
-    count(*) FILTER (ts < scope_end()) AS count
+    sum(scope_clip(ts + dur) - scope_clip(ts))::BIGINT AS sum_ns,
+    count(*) FILTER (in_window(ts, dur)) AS count
 FROM (
     SELECT
         *,
-        greatest(0, least(ts + dur, scope_end()) - greatest(ts, coalesce(busy_until, ts), scope_start())) AS busy_ns,
-        greatest(0, least(ts, scope_end()) - greatest(gap_ts, scope_start())) AS idle_ns
+        greatest(0, scope_clip(ts + dur) - scope_clip(greatest(ts, coalesce(busy_until, ts)))) AS busy_ns,
+        scope_clip(ts) - scope_clip(gap_ts) AS idle_ns
     -- Up to its start each row has the gap that it ended, if there is one.
     FROM (SELECT *, least(ts, coalesce(busy_until, ts)) AS gap_ts FROM all_segments())
     WHERE in_scope(rank, device, step)
-        AND gap_ts < scope_end()
-        AND (ts + dur > scope_start() OR ts >= scope_start())
+        AND (in_window(ts, dur) OR in_window(gap_ts, ts - gap_ts))
 )
 GROUP BY rank, device;
 
 -- Maximal holes in the device's work over all streams, the tiniest included, in the scope or not: of a whole trace they
 -- add up to idle_ns of device_time. A row of no duration covers no time but is work: the hole around it is two. What is
--- made from them is chosen at the end, by in_scope(rank, device, step), and cut to [scope_start(), scope_end()).
+-- made from them is chosen at the end, by in_scope(rank, device, step) and in_window(ts, dur), and cut by scope_clip.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column ts BIGINT: start of the gap.
