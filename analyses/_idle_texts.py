@@ -65,8 +65,8 @@ PREFILL = replace(
 )
 TRAINING = replace(
     LAUNCH_BOUND,
-    remedy="Compile the model (torch.compile), use fused or foreach optimizers, and give each step more work (a larger "
-    "batch) so that kernels outlast their launches.",
+    remedy="Compile the model (torch.compile; if it is, with mode reduce-overhead), use fused or foreach optimizers, "
+    "and give each step more work (a larger batch) so that kernels outlast their launches.",
     cost="Compile time; recompilation where shapes vary; memory of the larger batch.",
 )
 GRAPHS_ALREADY = replace(

@@ -13,7 +13,7 @@ from tracekit.analyses import _idle_scene as evidence
 from tracekit.analyses._idle_advice import MEANINGS, Scene, advise
 from tracekit.analyses._idle_groups import Group, groups, on_device, outside
 from tracekit.analyses._idle_scene import Setting
-from tracekit.analyses._idle_summary import lost_records, summarize, without_idle
+from tracekit.analyses._idle_summary import GRAPH_HOLE_NS, lost_records, summarize, without_idle
 from tracekit.analyses._missing import no_device
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity, counted, duration
 from tracekit.trace import Trace
@@ -22,6 +22,13 @@ CAUSES = tuple(MEANINGS)
 _SHOWN = 5  # longest gaps named as evidence of a finding
 _NOT_TO_BE_WON = ("no_requests", "profiler", "unattributed")  # no change of the engine ends these
 _AT_MOST_A_WARNING = ("stream_dependency", "launch_latency")  # what made the work wait, or could hide it, is not shown
+
+
+_RECORD_MORE = (
+    "It was launched before the first marked step, between two, or after the last: record more steps and see whether "
+    "it comes again. A wait at the very start may be for work that began before the recording."
+)
+_MARK_IT = "If this work belongs to steps, mark it: tracekit.step in your own engine, or --step-range REGEX."
 
 
 class IdleGaps:
@@ -42,6 +49,7 @@ class IdleGaps:
             "critical_share": 0.2,
             # Of launches without device work, and of device rows without an end: above, holes are not taken for idle.
             "missing_share": 0.02,
+            "graph_hole_ns": GRAPH_HOLE_NS,
         }
     )
 
@@ -50,7 +58,9 @@ class IdleGaps:
         table = trace.macro(self.name, parameters)
         if trace.macro("device_time").num_rows == 0:
             return Result(self.name, parameters, (), table, (), Coverage(reason=no_device(trace.footer)))
-        losses = lost_records(trace.whole, float(parameters["missing_share"] or 0))
+        losses = lost_records(
+            trace.whole, float(parameters["missing_share"] or 0), int(parameters["graph_hole_ns"] or 0)
+        )
         if losses.refusal:
             nothing = table.slice(0, 0)
             return Result(self.name, parameters, without_idle(trace), nothing, (), Coverage(reason=losses.refusal))
@@ -153,7 +163,8 @@ def _cost(case: _Case) -> str:
     if not group.steps:
         return f"{case.share:.1%} of the span"
     phase = "" if group.phase == "unknown" else f"{group.phase} "
-    return f"{duration(case.ns / group.steps)} per {phase}step, {case.share:.1%} of its time"
+    which = "in the only" if group.steps == 1 else "per"
+    return f"{duration(case.ns / group.steps)} {which} {phase}step, {case.share:.1%} of its time"
 
 
 def _extent(trace: Trace, case: _Case, blamed: evidence.Blame) -> str:
@@ -192,7 +203,7 @@ def _outside(trace: Trace, table: pa.Table, summary: list[Row], share: float) ->
         detail=f"{evidence.lengths(gaps)} ({causes}), ended by work that no step launched. They are in no figure per "
         "step.",
         evidence=tuple(dict.fromkeys(gaps.slice(0, _SHOWN)["after_id"].to_pylist())),
-        remedy="If this work belongs to steps, mark it: tracekit.step in your own engine, or --step-range REGEX.",
+        remedy=_RECORD_MORE if evidence.setting(trace.whole).workload == "serving" else _MARK_IT,
         cost="None.",
         verify="The idle time outside steps in the next trace.",
     )

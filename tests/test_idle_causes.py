@@ -320,7 +320,7 @@ def test_all_of_a_copy_of_pageable_memory(tmp_path: Path) -> None:
 )
 def test_a_first_launch_that_takes_long_loads_its_kernel(tmp_path: Path, took: int, name: str, cause: str) -> None:
     rows = [op(0, 109 * US), launch(110 * US, took * US), kernel((took + 112) * US, 9, launch_id=4, name=name)]
-    assert parts(tmp_path, rows)[-2][2:] == (cause, 4 if cause != "launch_bound" else 4)
+    assert parts(tmp_path, rows)[-2][2:] == (cause, 4)
 
 
 def test_the_first_launch_of_a_recording_is_the_profilers(tmp_path: Path) -> None:
@@ -387,9 +387,7 @@ def test_work_without_a_launch(tmp_path: Path) -> None:
 
 
 def test_a_host_that_blocks_after_the_launch_is_not_to_blame(tmp_path: Path) -> None:
-    """As SGLang was recorded: a launch behind a wait for an event, then a copy that blocks the host as long as the device
-    waits.
-    """
+    """As SGLang was recorded: a launch behind a wait for an event, then a copy that blocks the host as long."""
     rows = [
         op(0, 600 * MS),
         launch(140 * US, 5 * US, name="hipStreamWaitEvent", parent_id=3),

@@ -106,7 +106,10 @@ def test_a_scope_is_judged_by_its_own_steps(tmp_path: Path) -> None:
         step(rows, held("annotation", "gpu_model_runner: bookkeep"), gap=gap)
     with tracekit.open(write_trace(tmp_path / "trace.parquet", rows)) as trace:
         (finding,) = trace.only(steps=(3, 4)).analyze("idle_gaps").findings
-    assert finding.title == "scheduler: the device waits for the scheduler, 4.00 ms per decode step, 95.1% of its time"
+    assert (
+        finding.title
+        == "scheduler: the device waits for the scheduler, 4.00 ms in the only decode step, 95.1% of its time"
+    )
 
 
 def test_a_window_within_a_step_is_judged_as_one(tmp_path: Path) -> None:
@@ -192,7 +195,8 @@ def test_idle_time_outside_steps_is_told_once_and_apart(tmp_path: Path) -> None:
         detail="2 gaps, the longest 5.01 ms (unattributed 6.91 ms, launch_latency 10.0 us), ended by work that no step "
         "launched. They are in no figure per step.",
         evidence=(58, 60),
-        remedy="If this work belongs to steps, mark it: tracekit.step in your own engine, or --step-range REGEX.",
+        remedy="It was launched before the first marked step, between two, or after the last: record more steps and see "
+        "whether it comes again. A wait at the very start may be for work that began before the recording.",
         cost="None.",
         verify="The idle time outside steps in the next trace.",
     )

@@ -196,8 +196,8 @@ def test_place(tmp_path: Path) -> None:
         kernel(97 * US, 1 * US),  # its launch is lost: no sign that it was queued before the recording
     ]
     result = analyze(tmp_path, rows)
-    found = sorted({(row["ts"] // US if row["cause"] != "x" else 0, row["place"], row["step"]) for row in
-                    result.table.to_pylist() if row["ts"] in (1 * US, 3 * US, 11 * US, 13 * US, 31 * US, 96 * US)})  # fmt: skip
+    begins = [1 * US, 3 * US, 11 * US, 13 * US, 31 * US, 96 * US]
+    found = [(ts // US, place, step) for ts, place, step in gaps(result, "ts", "place", "step") if ts in begins]
     assert found == [
         (1, "prefix", None),
         (3, "between", 0),
@@ -229,7 +229,7 @@ def test_the_next_step_may_be_launched_while_this_one_runs(tmp_path: Path) -> No
 
 
 def test_clocks_that_differ_are_told_and_not_hidden(tmp_path: Path) -> None:
-    """A kernel recorded 3 us before its call: the gap ends where the kernel begins, and its causes are that uncertain."""
+    """A kernel recorded 3 us before its call: the gap ends where it begins, and its causes are that uncertain."""
     rows = [launch(0, 5 * US), kernel(10 * US, 90 * US, launch_id=1)]
     rows += [op(50 * US, 200 * US), launch(203 * US, 5 * US, parent_id=3), kernel(200 * US, 9 * US, launch_id=4)]
     rows += [kernel(210 * US, 9 * US, launch_id=4)]

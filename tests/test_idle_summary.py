@@ -223,7 +223,7 @@ def test_refused(tmp_path: Path, rows: Rows, reason: str) -> None:
             "1 of 32 launch calls left no device work in the trace: some holes may be unrecorded work",
         ),
         (launches(1, ()), ""),
-        (endless(32, 2), "2 of 128 device rows have no recorded end: some holes may be work"),
+        (endless(32, 2), "2 of 128 device rows have no recorded end: some holes may be unrecorded work"),
         ([*replays(4), *(launch(at, 5, name="cudaEventRecord") for at in range(30))], ""),
     ],
     ids=["whole", "cut off at the end", "few replays", "few parts", "one launch", "one", "few ends", "no launches"],
@@ -345,3 +345,22 @@ def test_what_was_lost_before_the_first_recorded_work_makes_no_hole(tmp_path: Pa
     assert analyze(tmp_path, rows).summary[0]["idle_ns"] == 10
     late = [*rows, *(launch(300 + at, 1) for at in range(19))]
     assert analyze(tmp_path, late).coverage.reason.startswith(f"{LOST}19 of 40 launch calls left no device work")
+
+
+@pytest.mark.parametrize(("hole", "refused"), [(100, False), (101, True)])
+def test_a_long_hole_inside_a_replay_is_a_lost_kernel(tmp_path: Path, hole: int, refused: bool) -> None:
+    """All replays may lack the same kernel, and none have a graph id: then only the hole shows."""
+    call = launch(0, 5 * US, name="cudaGraphLaunch")
+    rows = [call, kernel(10 * US, 10 * US, launch_id=1), kernel((20 + hole) * US, 10 * US, launch_id=1)]
+    result = analyze(tmp_path, rows)
+    assert result.coverage.reason.startswith(f"{LOST}101 us of holes lie inside graph replays") == refused
+    assert (result.summary[0]["idle_ns"] is None) == refused
+    assert analyze(tmp_path, rows, graph_hole_ns=200 * US).summary[0]["idle_ns"] == hole * US
+    eager = [launch(0, 5 * US), *rows[1:]]
+    assert analyze(tmp_path, eager).summary[0]["idle_ns"] == hole * US
+
+
+def test_memsets_of_no_bytes_leave_no_row_and_lose_nothing(tmp_path: Path) -> None:
+    calls = [launch(at * 10, 5, name="cudaMemsetAsync") for at in range(9)]
+    rows = [launch(0, 5), launch(95, 1), *calls, kernel(90, 5, launch_id=1), kernel(100, 10, launch_id=2)]
+    assert analyze(tmp_path, rows).summary[0]["idle_ns"] == 5

@@ -235,8 +235,8 @@ def test_against_painted_nanoseconds(
     for rank, device, step, moment, busy in painted(drawn):
         if matches(rank, device, step, moment):
             expected.setdefault((rank, device), [0, 0])[not busy] += 1
-    for rank, device, ts, dur, step in drawn:  # a row of no duration is work too
-        if dur == 0 and matches(rank, device, step, ts):
+    for rank, device, ts, dur, step in drawn:  # a row of no duration is work too, and one that others cover
+        if any(matches(rank, device, step, moment) for moment in range(ts, ts + max(1, dur))):
             expected.setdefault((rank, device), [0, 0])
     with opened(tmp_path, [*marks, *rows]) as trace:
         try:

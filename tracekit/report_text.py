@@ -173,7 +173,7 @@ class _Report(Page):
     def finding(self, finding: Finding, most: Mapping[str, int] | None) -> list[Text]:
         """most: lines of each part; a part that is absent is left out. None: all of all."""
         indent = "  " + " " * len(f"{finding.severity:<8} ")
-        saves = f"; saves 0 to {duration(finding.saving_high_ns)}" if finding.saving_high_ns else ""
+        saves = f"; saves 0 to {duration(finding.saving_high_ns)} in all" if finding.saving_high_ns else ""
         if finding.saving_low_ns:
             saves = f"; saves {duration(finding.saving_low_ns)} to {duration(finding.saving_high_ns)}"
         title, *rest = self.wrapped(f"{finding.title}{saves}", indent, "bold", None)
