@@ -190,7 +190,7 @@ def test_training_is_not_served(found: Found) -> None:
         finding = found[TRAINING][cause]
         said = " ".join((finding.title, finding.detail, finding.remedy, finding.cost, finding.verify))
         assert not [word for word in words if word in said], cause
-    assert found[TRAINING]["launch_bound"].remedy.startswith("Compile the model (torch.compile)")
+    assert found[TRAINING]["launch_bound"].remedy.startswith("Compile the model (torch.compile")
     assert "the step time unprofiled" in found[TRAINING]["launch_bound"].verify
 
 

@@ -195,8 +195,8 @@ def test_idle_time_outside_steps_is_told_once_and_apart(tmp_path: Path) -> None:
         detail="2 gaps, the longest 5.01 ms (unattributed 6.91 ms, launch_latency 10.0 us), ended by work that no step "
         "launched. They are in no figure per step.",
         evidence=(58, 60),
-        remedy="It was launched before the first marked step, between two, or after the last: record more steps and see "
-        "whether it comes again. A wait at the very start may be for work that began before the recording.",
+        remedy="It was launched before the first marked step, between two, or after the last: record more steps and "
+        "see whether it comes again. A wait at the very start may be for work that began before the recording.",
         cost="None.",
         verify="The idle time outside steps in the next trace.",
     )

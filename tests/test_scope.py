@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import json
-import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tracekit
-from tests.event_rows import annotation, kernel, launch, op, write_trace
+from tests.event_rows import annotation, kernel, launch, op
+from tests.scope_rows import DECODE, FIVE, GEMM, PREFILL, Rows, opened, times
 from tracekit.errors import UsageError
-from tracekit.scope import Scope, in_units, parse_duration, parse_steps, scope_of, slice_text
+from tracekit.scope import Scope
 from tracekit.trace import Trace
-
-Rows = list[dict[str, Any]]
-PREFILL, DECODE = "step[EXTEND bs=1 toks=60]", "step[DECODE bs=4]"
-GEMM, NCCL = "nvjet_tst", "ncclDevKernel_AllReduce"
-
-
-def opened(path: Path, rows: Sequence[Mapping[str, Any]]) -> Trace:
-    return tracekit.open(write_trace(path / "trace.parquet", rows))
-
-
-def times(trace: Trace) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Span, busy and idle time by rank and device, as attribution and idle_gaps say them alike."""
-    said = {
-        (row["rank"], row["device"]): (row["span_ns"], row["busy_ns"], row["idle_ns"])
-        for row in trace.analyze("attribution").summary
-    }
-    idle = Counter[tuple[int, int]]()
-    for gap in trace.analyze("idle_gaps").table.to_pylist():
-        idle[gap["rank"], gap["device"]] += gap["dur"]
-    assert {where: idle[where] for where in said} == {where: row[2] for where, row in said.items()}
-    return said
 
 
 def test_nothing_in_nothing_out(tmp_path: Path) -> None:
@@ -48,32 +24,6 @@ def test_nothing_in_nothing_out(tmp_path: Path) -> None:
         assert trace.whole is trace
         with pytest.raises(UsageError, match=r"^nothing in this trace is of rank 0; there are: ranks 0$"):
             trace.only(rank=0)
-
-
-# Marks of five steps; the host runs ahead of the device. One kernel has no launch, the last step no kernel. Device 1
-# works for step 1 only.
-#   device 0:  [10 30) 0   gap   [100 140) 1   [140 160) 2   gap   [200 210) 2   gap   [300 340) 3   gap  [350 360) -
-FIVE: Rows = [
-    annotation(PREFILL, 0, 15),
-    launch(1, 1),
-    annotation(DECODE, 20, 15),
-    launch(21, 1),
-    launch(23, 1),
-    annotation(PREFILL, 40, 15),
-    launch(41, 1),
-    launch(43, 1),
-    annotation(DECODE, 60, 15),
-    launch(61, 1),
-    annotation(DECODE, 80, 15),
-    kernel(10, 20, launch_id=2, name=GEMM),
-    kernel(100, 40, launch_id=4, name=GEMM),
-    kernel(130, 30, launch_id=7, name=NCCL, stream=8),
-    kernel(200, 10, launch_id=8, name=GEMM),
-    kernel(300, 40, launch_id=10, name=GEMM),
-    kernel(350, 10, name=GEMM),
-    kernel(110, 5, launch_id=5, name=GEMM, device=1),
-    kernel(120, 5, launch_id=5, name=GEMM, device=1),
-]
 
 
 @pytest.fixture(scope="module")
@@ -241,8 +191,8 @@ def test_against_painted_nanoseconds(
     with opened(tmp_path, [*marks, *rows]) as trace:
         try:
             part = trace.only(**chosen)
-        except UsageError:
-            assert not expected
+        except UsageError as error:
+            assert not expected or "no step is of phase" in str(error)
             return
         with part:
             summary = part.analyze("attribution").summary
@@ -358,153 +308,3 @@ def test_of_many_only_some_are_listed(tmp_path: Path) -> None:
         pytest.raises(UsageError, match=r"there are: 0, 1, 2, 3, 4, 5, 6, 7, ... \(64 in all\)"),
     ):
         trace.only(rank=64)
-
-
-# ---- one file, several traces ----------------------------------------------------------------------------------------
-
-
-def test_either_may_be_closed_first(tmp_path: Path) -> None:
-    trace = opened(tmp_path, FIVE)
-    part = trace.only(device=1)
-    trace.close()
-    assert times(part) == {(0, 1): (15, 10, 5)}
-    part.close()
-    trace = opened(tmp_path, FIVE)
-    trace.only(device=1).close()
-    assert times(trace)[0, 1] == (15, 10, 5)
-    trace.close()
-
-
-@pytest.mark.parametrize("first", ["whole", "part"])
-def test_the_temporary_file_of_a_raw_trace_lives_as_long_as_either(tmp_path: Path, first: str) -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"device": 0}}
-    (tmp_path / "a.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
-    whole = tracekit.open(tmp_path / "a.json")
-    part = whole.only(rank=0)
-    one, other = (whole, part) if first == "whole" else (part, whole)
-    one.close()
-    one.close()
-    assert times(other) == {(0, 0): (2000, 2000, 0)}
-    assert other.analyze("health").table.num_rows
-    other.close()
-    assert not whole.path.exists()
-
-
-def test_parts_without_a_name_leave_nothing_behind(tmp_path: Path) -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {"device": 0}}
-    (tmp_path / "a.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
-    part = tracekit.open(tmp_path / "a.json").only(rank=0)
-    file = part.path
-    assert file.exists()
-    del part
-    gc.collect()
-    assert not file.exists()
-
-
-def test_health_is_that_of_the_whole_trace(tmp_path: Path) -> None:
-    trace = opened(tmp_path, FIVE)
-    expected = trace.analyze("health").to_json()
-    part = trace.only(device=1)
-    assert part.whole is trace
-    assert part.analyze("health").to_json() == expected
-    trace.close()
-    assert part.analyze("health").to_json() == expected
-    assert part.whole is not part
-    assert part.only(steps=1).analyze("health").to_json() == expected
-    part.close()
-
-
-def test_views_show_everything(five: Trace) -> None:
-    with five.only(device=1) as part:
-        assert part.sql("SELECT count(*) AS n FROM kernels").to_pylist() == [{"n": 8}]
-        assert part.sql("SELECT count(*) AS n FROM busy_segments()").to_pylist() == [{"n": 2}]
-        assert part.rows([12]).keys() == {12}
-
-
-def test_rules_of_the_user_hold_in_parts(tmp_path: Path) -> None:
-    """Read once: the file may change, or go, while the trace is open."""
-    rules = tmp_path / "my.toml"
-    rules.write_text('[[rule]]\ncategory = "moe"\npattern = "nvjet"\n')
-    with tracekit.open(write_trace(tmp_path / "trace.parquet", FIVE), rules=[rules]) as trace:
-        rules.unlink()
-        for _ in range(2):  # before and after the whole trace has classified its kernels
-            with trace.only(device=1) as part:
-                assert part.analyze("attribution").table["category"].to_pylist() == ["moe"]
-            trace.analyze("attribution")
-
-
-def test_parts_of_parts(five: Trace) -> None:
-    with five.only(phase="decode") as part:
-        with part.only(steps=(2, None), since_ns=320) as smaller:
-            assert times(smaller) == {(0, 0): (20, 20, 0)}
-            assert smaller.scope == scope_of(phase="decode", steps=(2, None), since_ns=320)
-            assert smaller.whole is five
-            assert repr(smaller).endswith("19 events, ranks [0], only phase decode, steps 2:, from 320ns>")
-        with pytest.raises(
-            UsageError, match=r"^phases were chosen already \(phase decode\); choose anew from the whole"
-        ):
-            part.only(phase="prefill")
-
-
-# ---- as text ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        ("3:8", (3, 8)), ("3:", (3, None)), (":8", (None, 8)), ("-5:", (-5, None)), (":-1", (None, -1)), ("5", (5, 6)),
-        ("0", (0, 1)), ("-1", (-1, None)), ("-3", (-3, -2)), (":", (None, None)),
-    ],
-)  # fmt: skip
-def test_steps_as_text(text: str, steps: tuple[int | None, int | None]) -> None:
-    assert parse_steps(text) == steps
-    assert parse_steps(slice_text(steps)) == steps
-
-
-@pytest.mark.parametrize("text", ["", " ", "a", "3-8", "3:8:2", "3.5", "1,2", "--3", "3::"])
-def test_what_is_no_range_of_steps(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no range of steps; write 3:8 \(8 not included\)"):
-        parse_steps(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "ns"),
-    [
-        ("1.2s", 1_200_000_000), ("350ms", 350_000_000), ("20us", 20_000), ("20µs", 20_000), ("5ns", 5), ("0s", 0),
-        ("0.1 ms", 100_000), ("9007199254.740993s", 9_007_199_254_740_993_000),
-    ],
-)  # fmt: skip
-def test_times_as_text(text: str, ns: int) -> None:
-    assert parse_duration(text) == ns
-    assert parse_duration(in_units(ns)) == ns
-
-
-@pytest.mark.parametrize("text", ["", "5", "s", "1m", "-1s", "1e3s", "1,000us", "nan s", "1.2.3s"])
-def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time; write a number and its unit, from the trace's start"):
-        parse_duration(text)
-
-
-def test_finer_than_a_nanosecond() -> None:
-    with pytest.raises(UsageError, match=r"'0.5ns' is finer than a nanosecond"):
-        parse_duration("0.5ns")
-
-
-def test_a_scope_says_itself() -> None:
-    scope = scope_of(
-        phase=("decode", "verify"), steps=(3, 8), rank=0, device=[1, 1], since_ns=1_200_000_000, until_ns=3 * 10**9
-    )
-    assert str(scope) == "phase decode or verify, steps 3:8, rank 0, device 1, from 1.2s until 3s"
-    assert scope.arguments() == (
-        shlex.split("--phase decode --phase verify --steps 3:8 --rank 0 --device 1 --since 1.2s --until 3s")
-    )
-    assert scope.to_json() == {
-        "phase": ["decode", "verify"],
-        "steps": [3, 8],
-        "rank": [0],
-        "device": [1],
-        "since_ns": 1_200_000_000,
-        "until_ns": 3_000_000_000,
-    }
-    assert scope_of(**scope.to_json()) == scope
-    assert str(scope_of(steps=5)) == "step 5"

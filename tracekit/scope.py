@@ -266,8 +266,12 @@ class Inventory:
         """First to last step; by rank where they differ."""
         last: dict[int, int] = {row["rank"]: row["step"] for row in self.steps}
         if len(set(last.values())) == 1:
-            return f"0 to {next(iter(last.values()))}"
-        return _some(f"0 to {step} of rank {rank}" for rank, step in last.items())
+            return _first_to(next(iter(last.values())))
+        return _some(f"{_first_to(step)} of rank {rank}" for rank, step in last.items())
+
+
+def _first_to(step: int) -> str:
+    return f"0 to {step}" if step else "0"
 
 
 def inventory(ranks: Sequence[int], query: Callable[[str], pa.Table]) -> Inventory:
