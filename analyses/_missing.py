@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tracekit.footer import Footer
-from tracekit.trace import Trace
 
 CANNOT_TELL = "idle time cannot be told"  # how reasons begin where holes are not taken for idle time
-_UNFINISHED = "SELECT (SELECT count(*) FROM unfinished) AS unfinished, (SELECT count(*) FROM device_activity) AS rows"
 
 
 def cut(footer: Footer) -> str:
@@ -26,9 +24,3 @@ def no_device(footer: Footer) -> str:
         "no device activity in this trace: record with CUDA activities (ProfilerActivity.CUDA, or `tracekit collect` "
         "on a machine with a GPU) and check that CUPTI may profile (driver permission, no second profiler)"
     )
-
-
-def unfinished(trace: Trace) -> tuple[int, int]:
-    """Device rows whose end was not recorded, and all device rows."""
-    (row,) = trace.sql(_UNFINISHED).to_pylist()
-    return row["unfinished"], row["rows"]

@@ -85,8 +85,9 @@ def test_the_module_runs_too() -> None:
 def test_verdict_as_text(trace: Path) -> None:
     result = run("analyze", trace)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "launch_bound: the device waits in a few gaps, 29.2% of the span; saves 0 to 292 us" in result.stdout
-    assert result.stdout.startswith(f"{trace}   5 events   1 rank")
+    said = " ".join(result.stdout.split())  # lines break where the path is long
+    assert "launch_bound: the device waits in a few gaps, 29.2% of the span; saves 0 to 292 us in all" in said
+    assert said.startswith(f"{trace} 5 events 1 rank")
     assert not [line for line in result.stdout.splitlines() if line != line.rstrip()]
     assert len(result.stdout.splitlines()) <= 40
     assert "\x1b" not in result.stdout

@@ -26,7 +26,7 @@ from tests.idle_rows import (
     steps,
     unmarked,
 )
-from tests.real_traces import parameters
+from tests.real_traces import DISTINCT, parameters
 from tests.simulator import Plant, Run, simulate
 from tracekit.analysis import Finding
 from tracekit.footer import SourceInfo
@@ -264,7 +264,7 @@ def test_no_nanosecond_is_promised_twice(tmp_path: Path, run: Run) -> None:
     assert to_win <= row["idle_ns"] - row["excluded_ns"]
 
 
-@pytest.mark.parametrize("path", parameters())
+@pytest.mark.parametrize("path", parameters(DISTINCT))
 def test_real_traces_add_up_and_promise_no_nanosecond_twice(path: Path) -> None:
     with tracekit.open(path, allow_partial=True) as trace:
         idle, busy = trace.analyze("idle_gaps"), trace.analyze("attribution")

@@ -76,7 +76,7 @@ def test_the_three_agree(simulated: Converted) -> None:
     check(simulated)
 
 
-@pytest.mark.parametrize("path", real_traces.parameters())
+@pytest.mark.parametrize("path", real_traces.parameters(real_traces.DISTINCT))
 def test_the_three_agree_on_recordings(path: Path, tmp_path: Path) -> None:
     check(filled_twice(path, tmp_path))
 

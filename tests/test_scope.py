@@ -160,7 +160,7 @@ def painted(drawn: Sequence[tuple[int, int, int, int, int | None]]) -> list[tupl
     return found
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(DRAWN_ROW, max_size=30), st.lists(st.sampled_from(sorted(PHASES)), min_size=8, max_size=8), CHOSEN)
 def test_against_painted_nanoseconds(
     tmp_path: Path, drawn: list[Any], phases: list[str], chosen: dict[str, Any]

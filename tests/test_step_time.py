@@ -212,7 +212,7 @@ class Painted:
             }
 
 
-HYPOTHESIS = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HYPOTHESIS = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def painted(works: Sequence[Work]) -> dict[tuple[int, int], Painted]:

@@ -205,3 +205,82 @@ CREATE TABLE gap_holders (
     position BIGINT NOT NULL,
     id BIGINT NOT NULL
 );
+
+-- How much of the device's work was not recorded: what is missing looks like idle time.
+-- What was launched before the first recorded work makes no hole in it: the head of a recording is often lost. Nor does
+-- what was launched after the last, but a recording that stops in the middle has lost more. A memset of no bytes leaves
+-- no row. Replays of one graph start the same rows, but for graphs with conditional nodes, which are rare. Kernels of
+-- one replay follow each other in microseconds and need no host: a long hole between them is a lost kernel.
+-- parameter graph_hole_ns BIGINT: holes between rows of one replay longer than this are counted.
+-- column rows BIGINT: device rows.
+-- column unfinished BIGINT: of these, rows without a recorded end.
+-- column graphs BIGINT: graph replays that were launched.
+-- column graphs_silent BIGINT: of these, replays without device work.
+-- column graphs_last BIGINT: of these, those launched after all recorded work of their rank.
+-- column replays BIGINT: graph replays of which rows with a graph id are recorded.
+-- column replays_short BIGINT: of these, replays with fewer rows than others of their graph.
+-- column calls BIGINT: other calls that should have started device work.
+-- column calls_silent BIGINT: of these, calls without, but for those before the first recorded work, and memsets.
+-- column calls_last BIGINT: calls without device work that were launched after all recorded work of their rank.
+-- column span_ns BIGINT: span of all devices.
+-- column replay_holes_ns BIGINT: holes between rows of one graph replay.
+CREATE MACRO recording_losses(graph_hole_ns := 100000) AS TABLE
+WITH calls AS (
+    SELECT
+        count(*) FILTER (WHERE is_graph) AS graphs,
+        count(*) FILTER (WHERE is_graph AND NOT worked) AS graphs_silent,
+        count(*) FILTER (WHERE is_graph AND NOT worked AND ts > last_ts) AS graphs_last,
+        count(*) FILTER (WHERE NOT is_graph) AS calls,
+        count(*) FILTER (
+            WHERE NOT is_graph
+                AND NOT worked
+                AND coalesce(ts > first_ts, true)
+                AND NOT contains(name, 'Memset')
+        ) AS calls_silent,
+        count(*) FILTER (WHERE NOT is_graph AND NOT worked AND ts > last_ts) AS calls_last
+    FROM (
+        SELECT
+            *,
+            min(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS first_ts,
+            max(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS last_ts
+        FROM launch_calls()
+        WHERE expected
+    )
+),
+replays AS (
+    SELECT
+        count(*) AS replays,
+        count(*) FILTER (WHERE rows < whole) AS replays_short
+    FROM (
+        SELECT
+            count(*) AS rows,
+            max(count(*)) OVER (PARTITION BY l.rank, l.pid, d.graph_id) AS whole
+        FROM device_activity AS d
+        JOIN launches AS l ON l.id = d.launch_id
+        WHERE d.graph_id IS NOT NULL
+        GROUP BY l.rank, l.pid, d.graph_id, d.launch_id
+    )
+),
+holes AS (
+    SELECT coalesce(sum(g.dur), 0)::BIGINT AS replay_holes_ns
+    FROM idle_gaps_raw() AS g
+    JOIN device_activity AS b ON b.id = g.before_id
+    JOIN launches AS l ON l.id = g.launch_id
+    WHERE b.launch_id = g.launch_id
+        AND contains(l.name, 'GraphLaunch')
+        AND g.dur > graph_hole_ns
+)
+SELECT
+    (SELECT count(*) FROM device_activity) AS rows,
+    (SELECT count(*) FROM unfinished) AS unfinished,
+    graphs,
+    graphs_silent,
+    graphs_last,
+    replays,
+    replays_short,
+    calls,
+    calls_silent,
+    calls_last,
+    (SELECT coalesce(sum(span_ns), 0)::BIGINT FROM device_time()) AS span_ns,
+    replay_holes_ns
+FROM calls, replays, holes;

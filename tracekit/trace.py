@@ -30,6 +30,7 @@ from tracekit.timeline import flatten
 
 PathLike = str | os.PathLike[str]
 _NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
+_SMALL = 1_000  # rows of a macro that are kept: several analyses ask for the same few
 _PARQUET_MAGIC = b"PAR1"
 _RANKS = "to see several ranks together, convert the profiler's own files into one"
 
@@ -129,6 +130,7 @@ class Trace:
         self._reopened: Trace | None = None
         self._hold = _Hold(on_close)
         self._filled: set[str] = set()
+        self._small: dict[tuple[object, ...], pa.Table] = {}
         self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
         self._finalizer = weakref.finalize(self, _close, self._connection, self._hold.taken())
@@ -217,8 +219,14 @@ class Trace:
     def macro(self, name: str, parameters: Mapping[str, Scalar] = MappingProxyType({})) -> pa.Table:
         """Rows of a documented table macro, called with those of `parameters` that it has."""
         given = {key: value for key, value in parameters.items() if key in self._catalog.parameters[name]}
+        asked = (name, *sorted(given.items()))
+        if (known := self._small.get(asked)) is not None:
+            return known
         arguments = ", ".join(f"{key} := ${key}" for key in given)
-        return self.sql(f"FROM {name}({arguments})", given)
+        rows = self.sql(f"FROM {name}({arguments})", given)
+        if rows.num_rows <= _SMALL:
+            self._small[asked] = rows
+        return rows
 
     def rows(self, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Kind, name, ts and dur of rows by id: what evidence refers to."""
