@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tracekit.analyses._idle_advice import Scene, Shape, Workload
 from tracekit.analysis import Row, duration
+from tracekit.text_grid import from_package
 from tracekit.trace import Trace
 
 _FEW = 3  # gaps: where so many hold most of the time, it is not the price of launching
@@ -136,8 +137,8 @@ def named(trace: Trace, blamed: Blame, *, callers: bool) -> str:
     for name, ns in list(blamed.by_name.items())[:_NAMED]:
         caller = _caller(trace, blamed.example[name]) if callers else ""
         which = "in" if blamed.rows[name] == 1 else "the longest in"
-        under = f", {which} {_from_package(caller)}" if caller not in ("", name) else ""
-        parts.append(f"{_from_package(name)} ({duration(ns)}{under})")
+        under = f", {which} {from_package(caller)}" if caller not in ("", name) else ""
+        parts.append(f"{from_package(name)} ({duration(ns)}{under})")
     return "; ".join(parts)
 
 
@@ -146,11 +147,6 @@ def _caller(trace: Trace, id: int) -> str:
         for row in trace.sql(_CALLER, place).to_pylist():
             return str(row["name"])
     return ""
-
-
-def _from_package(name: str) -> str:
-    """A path from the package on: where it is installed says nothing."""
-    return re.sub(r"^\S*/(?=(vllm|sglang|tensorrt_llm|transformers|torch|flashinfer)/)", "", name)
 
 
 def scene(whole: Setting, phase: str, gaps: pa.Table, blamed: Blame, *, small_ns: int) -> Scene:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import pyarrow.compute as pc
 from rich.text import Text
 
 from tracekit.analyses._idle_advice import MEANINGS
 from tracekit.analysis import Result, Row, counted, duration
 from tracekit.scope import in_units
-from tracekit.text_grid import clean, cut, grid
+from tracekit.text_grid import clean, cut, from_package, grid
 from tracekit.text_page import Page
 from tracekit.trace import Trace
 
 _ROWS = 20  # longest parts of gaps shown
+_FOLDERS = re.compile(r"^[^\s(<]*/(?=[^/\s]+\.py\()")
+_LONG_NS = 1_000  # shorter ones are shown only if there are no others
 _STEP = 14  # columns of a figure per step
 Device = tuple[int, int | None]
 
@@ -181,7 +185,8 @@ def longest_gaps(page: Page, trace: Trace, idle: Result) -> list[Text]:
     ordered = idle.table.sort_by([("dur", "descending"), ("rank", "ascending"), ("ts", "ascending")])
     if not ordered.num_rows:
         return page.wrapped(idle.coverage.reason or "no gap", "  ", "dim", None)
-    parts = ordered.slice(0, _ROWS).to_pylist()
+    long = ordered.filter(pc.field("dur") >= _LONG_NS)
+    parts = (long if long.num_rows else ordered).slice(0, _ROWS).to_pylist()
     names = trace.rows(id for part in parts for id in (part["blame"], part["after_id"]) if id is not None)
     said = f"longest first, {len(parts)} of {counted(ordered.num_rows, 'part')} of gaps"
     if len(parts) < ordered.num_rows:
@@ -200,6 +205,10 @@ def longest_gaps(page: Page, trace: Trace, idle: Result) -> list[Text]:
 
 
 def _referred(word: str, id: int, name: str, room: int) -> str:
-    """A row by id and name, the name cut to fit."""
+    """A row by id and name, the name cut to fit: of a Python function the folders go first."""
     start = f"{word} {id} "
-    return start + cut(clean(name), max(8, room - len(start)))
+    most = max(8, room - len(start))
+    shown = from_package(name)
+    if len(shown) > most:
+        shown = _FOLDERS.sub("", shown)
+    return start + cut(clean(shown), most)

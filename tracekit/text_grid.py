@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _NUMBER = re.compile(r"(-?\d[\d,]*(\.\d+)?( (us|ms|s))?)?")
+_INSTALLED = re.compile(r"^\S*/(?=(vllm|sglang|tensorrt_llm|transformers|torch|flashinfer)/)")
 _NARROWEST = 8  # of a column that is made narrower
 
 
@@ -19,6 +20,11 @@ def clean(text: object) -> str:
     return "".join(
         char if unicodedata.category(char)[0] != "C" else char.encode("unicode_escape").decode() for char in shown
     )
+
+
+def from_package(name: str) -> str:
+    """The name of a Python function with its path from the package on: where that is installed says nothing."""
+    return _INSTALLED.sub("", name)
 
 
 def grid(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], width: int | None = None) -> list[str]:
