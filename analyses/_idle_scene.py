@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses._idle_advice import Scene, Shape, Workload
-from tracekit.analysis import Row, duration
+from tracekit.analysis import duration
+from tracekit.arrays import integers, numbers, one_array
 from tracekit.text_grid import from_package
 from tracekit.trace import Trace
 
@@ -100,33 +101,35 @@ class Blame:
 
 def blame(trace: Trace, gaps: pa.Table) -> Blame:
     """Add up what the rows that gaps are blamed on took of them."""
-    parts = gaps.select(["blame", "ts", "dur"]).drop_null().to_pylist()
-    rows = trace.rows(part["blame"] for part in parts)
-    by_id: Counter[int] = Counter()
-    for part in parts:
-        by_id[part["blame"]] += _taken(part, rows[part["blame"]])
-    by_name: Counter[str] = Counter()
-    count: Counter[str] = Counter()
-    example: dict[str, int] = {}
-    in_calls = 0
-    for id, ns in sorted(by_id.items(), key=lambda item: (-item[1], item[0])):
-        name = rows[id]["name"]
-        by_name[name] += ns
-        count[name] += 1
-        example.setdefault(name, id)
-        in_calls += ns * (rows[id]["kind"] == "launch")
-    ranked = dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
-    return Blame(ranked, count, example, in_calls)
+    parts = gaps.select(["blame", "ts", "dur"]).drop_null()
+    if not parts.num_rows:
+        return Blame({}, {}, {}, 0)
+    blamed, ts, dur = (numbers(parts, name) for name in ("blame", "ts", "dur"))
+    ids, row_of = np.unique(blamed, return_inverse=True)
+    rows = trace.row_table(ids.tolist())
+    begin, end = numbers(rows, "ts"), numbers(rows, "ts") + numbers(rows, "dur")
+    is_call = integers(pc.equal(rows["kind"], "launch").combine_chunks().cast(pa.int64())) > 0
+    # An API call took all of a part, for the device waits for it also after its return; other rows took what they
+    # lasted, since they are blamed for what holds most of the part.
+    common = np.maximum(0, np.minimum(ts + dur, end[row_of]) - np.maximum(ts, begin[row_of]))
+    ns = np.zeros(len(ids), np.int64)
+    np.add.at(ns, row_of, np.where(is_call[row_of], dur, common))
 
-
-def _taken(part: Row, row: Row) -> int:
-    """What a row took of a part of a gap that is blamed on it: an API call all, for the device waits for it also after
-    its return; others only while they lasted, since they are blamed for what holds most of the part.
-    """
-    if row["kind"] == "launch":
-        return int(part["dur"])
-    common: int = min(part["ts"] + part["dur"], row["ts"] + row["dur"]) - max(part["ts"], row["ts"])
-    return max(0, common)
+    names = one_array(rows["name"]).dictionary_encode()
+    texts, code = names.dictionary.to_pylist(), integers(names.indices)
+    by_name = np.zeros(len(texts), np.int64)
+    np.add.at(by_name, code, ns)
+    count = np.bincount(code, minlength=len(texts))
+    costliest = np.lexsort((ids, -ns))[::-1]
+    example = np.zeros(len(texts), np.int64)
+    example[code[costliest]] = ids[costliest]  # of several values for one place the last one stays
+    ranked = sorted(range(len(texts)), key=lambda at: (-int(by_name[at]), texts[at]))
+    return Blame(
+        {texts[at]: int(by_name[at]) for at in ranked},
+        {texts[at]: int(count[at]) for at in ranked},
+        {texts[at]: int(example[at]) for at in ranked},
+        int(ns[is_call].sum()),
+    )
 
 
 def named(trace: Trace, blamed: Blame, *, callers: bool) -> str:

@@ -231,12 +231,14 @@ class Trace:
     def rows(self, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Kind, name, ts and dur of rows by id: what evidence refers to."""
         wanted = sorted(set(ids))
-        if not wanted:
-            return {}
+        return {row["id"]: row for row in self.row_table(wanted).to_pylist()} if wanted else {}
+
+    def row_table(self, ids: Sequence[int]) -> pa.Table:
+        """The same as a table by id, for many rows. ids: ascending, at least one."""
         query = "SELECT id, kind, name, ts, dur FROM events WHERE id BETWEEN $low AND $high "
-        query += "AND id IN (SELECT unnest($ids))"
-        values: dict[str, Any] = {"low": wanted[0], "high": wanted[-1], "ids": wanted}
-        return {row["id"]: row for row in store.table(self._connection.cursor(), query, values).to_pylist()}
+        query += "AND id IN (SELECT unnest($ids)) ORDER BY id"
+        values: dict[str, Any] = {"low": ids[0], "high": ids[-1], "ids": ids}
+        return store.table(self._connection.cursor(), query, values)
 
     def query_readonly(self, query: str) -> pa.Table:
         """Run one SELECT typed by a user. It can read this trace and nothing else, and change nothing.
