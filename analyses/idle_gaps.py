@@ -15,7 +15,7 @@ from tracekit.analyses._idle_groups import Group, groups, on_device, outside
 from tracekit.analyses._idle_scene import Setting
 from tracekit.analyses._idle_summary import GRAPH_HOLE_NS, lost_records, summarize, without_idle
 from tracekit.analyses._missing import no_device
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, Severity, counted, duration
+from tracekit.analysis import SEVERITIES, Coverage, Finding, Result, Row, Scalar, Severity, counted, duration
 from tracekit.trace import Trace
 
 CAUSES = tuple(MEANINGS)
@@ -74,9 +74,14 @@ class IdleGaps:
             parameters,
             summary,
             table,
-            tuple(_findings(trace, table, by_step, summary, parameters)),
+            tuple(sorted(_findings(trace, table, by_step, summary, parameters), key=_rank)),
             Coverage(idle - unknown, idle, "; ".join(reason for reason in reasons if reason)),
         )
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    """Worst first, and of these what costs most."""
+    return -SEVERITIES.index(finding.severity), -finding.saving_high_ns
 
 
 def _unknown(table: pa.Table) -> str:

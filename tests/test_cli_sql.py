@@ -112,7 +112,7 @@ def test_a_table_function_without_parentheses_is_explained(trace: Path) -> None:
 def test_queries_in_the_help_run(trace: Path) -> None:
     shown = run("sql", "-h").output
     queries = [*re.findall(r'trace\.parquet "(.*)"', shown), "DESCRIBE FROM idle_gaps()"]
-    assert len(queries) == 4
+    assert len(queries) == 5
     named = set(re.findall(r"\b(\w+)\(\)", shown))
     assert {"attribution", "health", "idle_gaps", "busy_segments", "launch_calls"} <= named
     for query in [*queries, *(f"FROM {name}()" for name in named)]:

@@ -85,7 +85,7 @@ def test_each_cause_has_advice_that_fits(
 
 
 def test_every_cause_was_found(found: Found) -> None:
-    assert {tuple(of_mark) for of_mark in found.values()} == {tuple(MEANINGS)}
+    assert {frozenset(of_mark) for of_mark in found.values()} == {frozenset(MEANINGS)}
 
 
 # ---- by what the trace shows -----------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ def test_where_no_step_is_steady_all_count(tmp_path: Path) -> None:
     step(rows, gap=2 * MS)
     step(rows, held("launch", "cudaGraphInstantiate"), gap=3 * MS)
     assert titles(tmp_path, rows) == [
-        "launch_bound: the device waits in a few gaps, 1.00 ms per decode step, 37.1% of its time",
         "lazy_load_or_jit: the device waits for compilation or loading, 1.50 ms per decode step, 55.6% of its time",
+        "launch_bound: the device waits in a few gaps, 1.00 ms per decode step, 37.1% of its time",
     ]
 
 
@@ -95,8 +95,8 @@ def test_phases_are_judged_apart(tmp_path: Path) -> None:
         step(rows, held("annotation", "gpu_model_runner: bookkeep"), gap=gap, mark=mark)
     found = analyze(tmp_path, rows).findings
     assert [(one.title.partition("scheduler, ")[2], one.saving_high_ns) for one in found] == [
-        ("395 us per decode step, 65.8% of its time", 3 * 395 * US),
         ("795 us per prefill step, 79.5% of its time", 2 * 795 * US),
+        ("395 us per decode step, 65.8% of its time", 3 * 395 * US),
     ]
 
 
@@ -136,8 +136,8 @@ def test_quiet_where_a_cause_takes_little_of_the_steps(tmp_path: Path) -> None:
     """launch_latency takes 10 us of 600: with 1.7 % it is below 2 %."""
     assert [title.partition(":")[0] for title in titles(tmp_path, steps())] == ["launch_bound"]
     assert [title.partition(":")[0] for title in titles(tmp_path, steps(), finding_share=0.016)] == [
-        "launch_latency",
         "launch_bound",
+        "launch_latency",
     ]
     assert titles(tmp_path, steps(), finding_share=0.67) == []
 

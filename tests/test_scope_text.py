@@ -69,3 +69,9 @@ def test_a_scope_says_itself() -> None:
     }
     assert scope_of(**scope.to_json()) == scope
     assert str(scope_of(steps=5)) == "step 5"
+
+
+@pytest.mark.parametrize("steps", [True, range(1, 3)])
+def test_what_would_mean_something_else_is_refused(steps: Any) -> None:
+    with pytest.raises(UsageError, match=r"^steps are one number, or \(first, end\) of which the end is not included"):
+        scope_of(steps=steps)

@@ -64,6 +64,11 @@ class Result:
     findings: Sequence[Finding] = ()
     coverage: Coverage = field(default_factory=Coverage)
 
+    def __repr__(self) -> str:
+        """What there is, not all of it: a notebook shows this."""
+        rows, found = counted(self.table.num_rows, "row"), counted(len(self.findings), "finding")
+        return f"<Result {self.analysis}: {rows}, {found}>"
+
     def frame(self) -> pd.DataFrame:
         """The table as a pandas frame."""
         return self.table.to_pandas()

@@ -170,12 +170,14 @@ def sql(
     Examples:
       tracekit sql trace.parquet "SELECT name, sum(dur) AS ns FROM kernels GROUP BY name ORDER BY ns DESC LIMIT 10"
       tracekit sql trace.parquet "FROM idle_gaps(launch_latency_ns := 20000)" --format csv
+      tracekit sql trace.parquet "SELECT phase, sum(k.dur) FROM kernels k JOIN steps USING (rank, step) GROUP BY phase"
       tracekit sql trace.parquet "SHOW TABLES"
 
     Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
-    Table functions, called with parentheses: attribution() and idle_gaps() give the rows of these analyses (their
-    parameters go by name, as above), health() the counts that the analysis of that name judges; busy_segments(),
-    device_time(), idle_gaps_raw(), classified_segments() and launch_calls() are what they are made of.
+    steps has a row per serving step, by its rank and number; every event has the step it belongs to, or NULL.
+    Table functions, called with parentheses: attribution(), idle_gaps() and steps() give the rows of these analyses
+    (their parameters go by name, as above), health() the counts that the analysis of that name judges; step_time(),
+    busy_segments(), device_time(), idle_gaps_raw(), classified_segments() and launch_calls() are what they are made of.
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
     open_output(output, force, inputs=(trace, *rules))

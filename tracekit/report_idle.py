@@ -57,10 +57,11 @@ def _device_rows(page: Page, summary: Sequence[Row], top: Mapping[Device, str], 
         cause = max(row["by_cause"].items(), key=lambda item: item[1], default=("", 0))[0]
         busy, idle = (_share(row, key, otherwise="?") for key in ("busy_ns", "idle_ns"))
         numbers = f"{row['rank']:>4} {row['device']!s:>6} {duration(row['span_ns']):>9} {busy:>6} {idle:>6}  "
-        main = clean(top.get((row["rank"], row["device"]), "")) + (f"; idle: {cause}" if cause else "")
+        busiest = clean(top.get((row["rank"], row["device"]), ""))
+        main = "; ".join(part for part in (busiest, f"idle: {cause}" if cause else "") if part)
         lines += page.line((numbers + main, ""), indent=" " * len(numbers))
     if len(summary) > len(shown):
-        lines += page.line((f"     and {len(summary) - len(shown)} more devices", "dim"))
+        lines += page.line((f"     and {counted(len(summary) - len(shown), 'more device')}", "dim"))
     return lines
 
 
@@ -194,7 +195,11 @@ def longest_gaps(page: Page, trace: Trace, idle: Result) -> list[Text]:
     columns = ["ts", "dur", "cause", "step", "phase", "place"]
     if len(idle.summary) > 1:
         columns = ["rank", "device", *columns]
-    header, *lines = grid(columns, [part | {"dur": duration(part["dur"])} for part in parts], page.width)
+    header, *lines = grid(
+        columns,
+        [part | {"ts": f"{part['ts'] / 1e6:.3f} ms", "dur": duration(part["dur"])} for part in parts],
+        page.width,
+    )
     shown = [*page.wrapped(said, "  ", "dim", None), Text(header)]
     for line, part in zip(lines, parts, strict=True):
         around = [("ended by", part["after_id"])] + ([] if part["blame"] is None else [("blamed on", part["blame"])])

@@ -89,7 +89,8 @@ def _cells(rows: Sequence[Row], quantiles: Sequence[str], narrow: bool) -> list[
         parts = (row["busy_ns"], row["idle_ns"], row["gap_before_ns"])
         shares = [f"{ns / total:.{0 if narrow else 1}%}" for ns in parts]
         batch = row["bucket"].replace(", ", " ").replace(" tok", "") if narrow else row["bucket"]
-        times = [duration(row[f"{quantile}_ns"]) for quantile in quantiles]
+        # Of one step there is one time.
+        times = [duration(row[f"{one}_ns"]) if one == "p50" or row["count"] > 1 else "" for one in quantiles]
         cells.append([row["phase"], batch, f"{row['count']:,}", *times, *shares])
     return cells
 

@@ -56,7 +56,7 @@ class StepColumn:
     """The column `step` of an event table. query: runs SQL over the table as `events`."""
 
     def __init__(self, query: Query, step_range: str | None) -> None:
-        self._membership = Membership(steps_in_table(query, step_range, warn=True))
+        self._membership = Membership(steps_in_table(query, step_range, strict=True))
         launches = query(_LAUNCHES) if self._membership else None
         self._launch_id: Int64s = np.empty(0, np.int64)
         self._launch_step: Int64s = np.empty(0, np.int64)

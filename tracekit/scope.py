@@ -172,6 +172,8 @@ def _several(what: str, values: Sequence[Any] | None, made: Callable[[Any], Any]
 
 
 def _slice(steps: int | Sequence[int | None]) -> Steps:
+    if isinstance(steps, (bool, range)):  # steps 1 and 0, or these steps one by one, to whoever writes that
+        raise UsageError(f"steps are one number, or (first, end) of which the end is not included: not {steps!r}")
     if not isinstance(steps, Sequence):
         first = operator.index(steps)
         return first, None if first == -1 else first + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from tracekit.arrays import ABSENT, Bools, Int64s, int64_array, integers, numbers, one_array, text_array
 from tracekit.assemble import key_of, rank_of
+from tracekit.errors import UsageError
 from tracekit.source import SourceRead
 from tracekit.step_marks import Dialects
 from tracekit.steps import NONE, Marks, Ranges, Steps, joined, marked_steps
@@ -30,20 +30,16 @@ Query = Callable[[str], pa.Table]
 Ranks = Mapping[str | None, int]  # by process label
 
 
-class StepRangeWarning(UserWarning):
-    """The user's step range is the name of no annotation."""
-
-
 # ---- out of an event table -------------------------------------------------------------------------------------------
 
 
-def steps_in_table(query: Query, step_range: str | None, *, warn: bool = False) -> Steps:
-    """The steps of an event table. warn: if the step range is the name of no annotation."""
+def steps_in_table(query: Query, step_range: str | None, *, strict: bool = False) -> Steps:
+    """The steps of an event table. strict: raise UsageError if the step range is the name of no annotation."""
     found = _Found(Dialects.of(step_range))
     annotations, code, names = _with_names(query, _RANGES, "kind = 'annotation'")
     rows = found.marks_among(pa.DictionaryArray.from_arrays(int64_array(code), text_array(names)))
-    if warn:
-        found.warn()
+    if strict:
+        found.refuse_no_match()
     marked = found.steps(_ranges(annotations).take(rows))
     ranks = numbers(query("SELECT DISTINCT rank FROM events WHERE kind = 'launch'"), "rank")
     unmarked = np.setdiff1d(ranks, marked.ranges.rank).tolist()
@@ -91,7 +87,7 @@ def steps_in_spools(
         for number, source in enumerate(spooled)
         for part in source.marks(found)
     ]
-    found.warn()
+    found.refuse_no_match()
     number, rank, pid, tid, tie, ts, dur = np.concatenate([np.empty((7, 0), np.int64), *parts], axis=1)
     # Of rows that start and end together the ids will rise by source, rank, process, thread, tie and name.
     place = {name: position for position, name in enumerate(sorted(set(found.names)))}
@@ -229,8 +225,8 @@ class _Found:
         self.names += [texts[code] for code in codes[rows].tolist()]
         return rows
 
-    def warn(self) -> None:
-        """If the user's range is the name of no annotation, say what annotations there are."""
+    def refuse_no_match(self) -> None:
+        """Raise UsageError if the user's range is the name of no annotation, and say what annotations there are."""
         wanted = self.dialects.wanted
         if wanted is None or any(map(wanted.search, set(self.names))):
             return
@@ -239,8 +235,7 @@ class _Found:
         shown = ", ".join(f"{text!r}" + (f" ({count:,} such)" if count > 1 else "") for text, count in examples)
         if len(self._seen) > _SHOWN:
             shown += ", ..."
-        message = f"no annotation matches the step range {wanted.pattern!r}; there are {shown or 'none'}"
-        warnings.warn(message, StepRangeWarning, stacklevel=2)
+        raise UsageError(f"no annotation matches the step range {wanted.pattern!r}; there are {shown or 'none'}")
 
     def steps(self, ranges: Ranges) -> Steps:
         """What the marks make, theirs being these ranges."""
