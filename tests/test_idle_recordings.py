@@ -6,20 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import tracekit
-from tests.real_traces import trace
+from tests.real_traces import trace as recording
 from tracekit.analysis import Result
 from tracekit.trace import Trace
 
 
 @contextmanager
 def idle(name: str) -> Iterator[tuple[Trace, Result]]:
-    with tracekit.open(trace(name)) as opened:
+    with tracekit.open(recording(name)) as opened:
         yield opened, opened.analyze("idle_gaps")
 
 
 def share(result: Result, cause: str) -> float:
     (row,) = result.summary
-    return round(100 * row["by_cause"].get(cause, 0) / row["idle_ns"], 1)
+    part: float = 100 * row["by_cause"].get(cause, 0) / row["idle_ns"]
+    return round(part, 1)
 
 
 def test_vllm_eager_is_launch_bound_in_its_own_functions() -> None:
