@@ -22,8 +22,6 @@ CAUSES = tuple(MEANINGS)
 _SHOWN = 5  # longest gaps named as evidence of a finding
 _NOT_TO_BE_WON = ("no_requests", "profiler", "unattributed")  # no change of the engine ends these
 _AT_MOST_A_WARNING = ("stream_dependency", "launch_latency")  # what made the work wait, or could hide it, is not shown
-
-
 _RECORD_MORE = (
     "It was launched before the first marked step, between two, or after the last: record more steps and see whether "
     "it comes again. A wait at the very start may be for work that began before the recording."
@@ -128,7 +126,7 @@ def _findings(
         if case.share >= float(parameters["finding_share"] or 0):
             whole = whole or evidence.setting(trace.whole)
             yield _finding(trace, case, whole, parameters)
-    yield from _outside(trace, table, summary, float(parameters["finding_share"] or 0))
+    yield from _outside(trace, table, summary, float(parameters["finding_share"] or 0), whole)
 
 
 def _cases(by_step: list[Group], devices: int) -> Iterator[_Case]:
@@ -189,13 +187,16 @@ def _severity(case: _Case, scene: Scene, critical_share: float) -> Severity:
     return "critical"
 
 
-def _outside(trace: Trace, table: pa.Table, summary: list[Row], share: float) -> Iterator[Finding]:
+def _outside(
+    trace: Trace, table: pa.Table, summary: list[Row], share: float, whole: Setting | None
+) -> Iterator[Finding]:
     """Idle time that belongs to no step says nothing about one: told apart, once, for the device with most of it."""
     apart = outside(trace, table)
     shares = [(evidence.total(on_device(apart, row)) / max(1, row["span_ns"]), row) for row in summary]
     largest, worst = max(shares, key=lambda item: item[0])
     if not apart.num_rows or largest < share:
         return
+    whole = whole or evidence.setting(trace.whole)
     gaps = on_device(apart, worst).sort_by([("dur", "descending"), ("after_id", "ascending")])
     where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
     spent = (
@@ -208,7 +209,7 @@ def _outside(trace: Trace, table: pa.Table, summary: list[Row], share: float) ->
         detail=f"{evidence.lengths(gaps)} ({causes}), ended by work that no step launched. They are in no figure per "
         "step.",
         evidence=tuple(dict.fromkeys(gaps.slice(0, _SHOWN)["after_id"].to_pylist())),
-        remedy=_RECORD_MORE if evidence.setting(trace.whole).workload == "serving" else _MARK_IT,
+        remedy=_RECORD_MORE if whole.workload == "serving" else _MARK_IT,
         cost="None.",
         verify="The idle time outside steps in the next trace.",
     )
