@@ -248,7 +248,7 @@ UNATTRIBUTED = Advice(
     "idle time without a cause in the trace",
     "The work that ends these gaps has no recorded launch, or its thread shows neither op nor call nor Python "
     "function.",
-    "Record again with Python stacks (tracekit collect --stack; torch.profiler: with_stack=True), to see the host in "
+    "Record again with Python stacks (tracekit collect --stacks; torch.profiler: with_stack=True), to see the host in "
     "these gaps.",
     "Stacks slow the host and enlarge the trace; record few steps.",
     _RECORD_AGAIN,

@@ -164,7 +164,8 @@ def _unclassified(trace: Trace, query: str, whole: str, summary: list[Row], thre
     more = f"; and {counted(len(names) - _NAMED, 'more name')}" if len(names) > _NAMED else ""
     on_host = whole == "host_op_ns"
     what = "host op" if on_host else "busy"
-    where = f" on rank {worst['rank']} device {worst['device']}" if len(summary) > 1 else ""
+    device = "" if on_host else f" device {worst['device']}"
+    where = f" on rank {worst['rank']}{device}" if len(summary) > 1 else ""
     return (
         Finding(
             severity="info" if on_host else "warning",

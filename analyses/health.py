@@ -140,6 +140,7 @@ def _file_checks(footer: Footer) -> Iterator[Check]:
         else "no file was cut short",
     )
     yield _rank_check(footer)
+    yield _capture_check(footer)
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
@@ -152,13 +153,25 @@ def _rank_check(footer: Footer) -> Check:
     world = max((source.world_size or 0 for source in footer.sources), default=0)
     missing = sorted(set(range(world)) - set(present))
     if not missing:
-        return Check("ranks", "ok", len(present), f"{len(present)} present" + (f" of {world}" if world else ""))
+        others = sum(rank >= world for rank in present) if world else 0  # processes outside the job: API servers
+        of_job = f"{len(present) - others} present" + (f" of {world}" if world else "")
+        return Check("ranks", "ok", len(present), of_job + (f", and {others} outside the job" if others else ""))
     if len(present) == 1:
         alone = f"rank {present[0]} alone of {world}: time waiting for peers cannot be told apart; convert all together"
         return Check("ranks", "warn", 1, alone)
     names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
     return Check(
         "ranks", "warn", len(present), f"{len(present)} of {world} present, missing: {names}; convert all together"
+    )
+
+
+def _capture_check(footer: Footer) -> Check:
+    reasons = footer.partial
+    return Check(
+        "capture",
+        "warn" if reasons else "ok",
+        len(reasons),
+        f"less was recorded than was asked for: {'; '.join(reasons)}" if reasons else "nothing is known to be missing",
     )
 
 
@@ -309,7 +322,9 @@ def _step_checks(measured: Mapping[str, Row], by_rank: list[Row], footer: Footer
         "memory_events",
         "warn" if asked and not memory else "ok",
         memory,
-        "memory was to be recorded, none was; record again" if asked and not memory else "memory events",
+        "memory was to be recorded, none was; record again"
+        if asked and not memory
+        else counted(memory, "memory event"),
     )
 
 
@@ -327,7 +342,7 @@ def _idle_checks(trace: Trace, threshold: float) -> Iterator[Check]:
         "warn" if large else "ok",
         unknown.num_rows,
         f"{max(shares):.1%} of the span{where} is idle without a cause"
-        + ("; record Python stacks (tracekit collect --stack; torch.profiler: with_stack=True)" if large else ""),
+        + ("; record Python stacks (tracekit collect --stacks; torch.profiler: with_stack=True)" if large else ""),
         pc.min(unknown["after_id"]).as_py() if large else None,
     )
 

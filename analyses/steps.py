@@ -87,7 +87,7 @@ class Steps:
         devices = trace.macro("span_by_place").to_pylist()
         table = trace.macro(self.name)
         if not devices:
-            return Result(self.name, parameters, (), table, (), Coverage(reason=_host_only(trace)))
+            return Result(self.name, parameters, (), table, (), Coverage(reason=no_device(trace.footer)))
         ranks = {row["rank"]: row for row in trace.sql(_RANKS).to_pylist()}
         summary = [_summary(device, ranks.get(device["rank"])) for device in devices]
         span = sum(row["span_ns"] for row in summary)
@@ -100,12 +100,6 @@ class Steps:
         reasons = [*_reasons(summary), losses.doubt]
         coverage = Coverage(stepped, span, "; ".join(reason for reason in reasons if reason))
         return Result(self.name, parameters, summary, table, findings, coverage)
-
-
-def _host_only(trace: Trace) -> str:
-    (row,) = trace.sql("SELECT count(*) AS steps FROM steps").to_pylist()
-    listed = f"; the view steps has what the host recorded of {counted(row['steps'], 'step')}" if row["steps"] else ""
-    return no_device(trace.footer) + listed
 
 
 def _summary(device: Row, rank: Row | None) -> Row:

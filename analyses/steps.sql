@@ -1,5 +1,5 @@
 -- How long do serving steps take, and how busy is the device in them? One row per device, kind of step, phase and size
--- of batch, so that unlike steps are never averaged; steps without device work have rows of their own, without times.
+-- of batch, so that unlike steps are never averaged; steps without device work have rows of their own, with times of the host alone.
 -- `FROM steps` is the view with one row a step, `FROM steps()` is this. Quantiles are by nearest rank: a time that was
 -- measured, the one at position ceil(q * count) in order; so the P99 of fewer than 100 steps is the longest.
 -- column rank INTEGER: rank.
@@ -25,6 +25,9 @@
 -- column period_p50_ns BIGINT: from a step's start to the next step's start; NULL if no step of the row has a next.
 -- column period_p90_ns BIGINT: its 90th percentile.
 -- column period_p99_ns BIGINT: its 99th.
+-- column host_p50_ns BIGINT: median length of the steps' marks on the host, which device work may outlast.
+-- column host_p90_ns BIGINT: its 90th percentile.
+-- column host_p99_ns BIGINT: its 99th.
 -- column busy_ns BIGINT: sum over the steps.
 -- column idle_ns BIGINT: sum over the steps of idle time inside.
 -- column gap_before_ns BIGINT: sum over the steps of the gap before.
@@ -46,10 +49,12 @@ WITH grouped AS (
         quantile_disc(t.idle_ns, [0.5, 0.9, 0.99]) AS idle,
         quantile_disc(t.gap_next_ns, [0.5, 0.9, 0.99]) AS gap_next,
         quantile_disc(t.period_ns, [0.5, 0.9, 0.99]) AS period,
+        quantile_disc(s.dur, [0.5, 0.9, 0.99]) AS host,
         sum(t.busy_ns)::BIGINT AS busy_ns,
         sum(t.idle_ns)::BIGINT AS idle_ns,
         sum(t.gap_before_ns)::BIGINT AS gap_before_ns
     FROM step_time() AS t
+    JOIN steps AS s ON s.rank = t.rank AND s.step = t.step
     GROUP BY
         t.rank,
         t.device,
@@ -64,7 +69,8 @@ WITH grouped AS (
         b.bucket,
         any_value(b.requests_to) AS requests_to,
         any_value(b.tokens_to) AS tokens_to,
-        count(*) AS count
+        count(*) AS count,
+        quantile_disc(s.dur, [0.5, 0.9, 0.99]) AS host
     FROM step_kinds() AS k
     JOIN step_batches() AS b ON b.rank = k.rank AND b.step = k.step
     JOIN steps AS s ON s.rank = k.rank AND s.step = k.step
@@ -102,6 +108,9 @@ SELECT
     period[1] AS period_p50_ns,
     period[2] AS period_p90_ns,
     period[3] AS period_p99_ns,
+    host[1] AS host_p50_ns,
+    host[2] AS host_p90_ns,
+    host[3] AS host_p99_ns,
     busy_ns,
     idle_ns,
     gap_before_ns,

@@ -4,6 +4,8 @@ A terminal sends Ctrl-C to the whole foreground process group, so a program in t
 second copy would cut its clean-up short. A signal sent with `kill` reaches only the process named. The kernel says
 which of the two it was. Without a terminal the program gets a process group of its own: a supervisor that signals
 its whole group then reaches the program once, through us.
+
+Signals are blocked and waited for in the main thread, so that one is passed on at once, whatever other threads do.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from tracekit.errors import CaptureError, UsageError
 
@@ -24,8 +28,11 @@ _FORWARDED = [
     if hasattr(signal, name)
 ]
 _STOPPING = {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"}
+_INSISTENT = {"SIGINT", "SIGTERM"}  # the second of these gives up
+_ONE_REQUEST_S = 0.5  # `timeout` and some supervisors signal the process and then its group: one wish, not two
 _WAKE_S = 0.5  # in case SIGCHLD is lost
 _POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,37 +48,136 @@ class Ended:
             return f"was ended by {signal.Signals(-self.status).name if known else f'signal {-self.status}'}"
         return f"exited with status {self.status}"
 
+    @property
+    def exit_code(self) -> int:
+        """What a shell would call it: 128 and the signal's number."""
+        return self.status if self.status >= 0 else 128 - self.status
 
-def run_child(command: Sequence[str]) -> Ended:
-    """Run a command with our standard streams and environment, and wait for it, however long it takes.
 
-    Raises CaptureError if it cannot be started, UsageError on a system without its signals.
+class GaveUp(Exception):
+    """A second Ctrl-C or SIGTERM: leave at once."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"a second {signal.Signals(number).name}")
+        self.number = number
+
+
+class Foreground:
+    """A program in the foreground, and the signals held back from this process while it runs and after.
+
+    Made by `foreground()`, in the main thread.
+    """
+
+    def __init__(self, waited: set[signal.Signals], previous: set[int]) -> None:
+        self._waited = waited
+        self._previous = previous
+        self._ignored = {number for number in waited if signal.getsignal(number) == signal.SIG_IGN}
+        self._own_group = not _in_foreground()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stopped_by: str | None = None
+        self._insisted: tuple[int, float] | None = None  # the last signal that counts for giving up, and when it came
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Start the command with our standard streams; returns its pid. CaptureError if it cannot be run.
+
+        No other thread may run yet: what prepares the child runs between fork and exec.
+        """
+        library, parent = _c_library(), os.getpid()
+
+        def prepare() -> None:
+            if self._own_group:
+                os.setpgid(0, 0)
+            if library is not None:  # should we be killed, no server stays behind on the GPUs
+                library.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+                if os.getppid() != parent:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
+
+        try:
+            self._child = subprocess.Popen(command, env=environment, preexec_fn=prepare)  # noqa: PLW1509
+        except OSError as error:
+            raise CaptureError(f"cannot run {command[0]}: {error.strerror or error}") from error
+        return self._child.pid
+
+    def wait(self) -> Ended:
+        """Wait for the program, however long it takes, and pass signals on. Raises GaveUp."""
+        child = self._child
+        assert child is not None
+        self.wait_for(lambda: child.poll() is not None)
+        return Ended(child.returncode, self._stopped_by)
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Wait until `done`, which is asked after each `wake`. Raises GaveUp."""
+        while not done():
+            number, by_process = _next_signal(self._waited)
+            if number in _FORWARDED:
+                self._receive(signal.Signals(number), by_process)
+
+    def kill(self) -> None:
+        """Kill the program, and its process group if it has its own."""
+        if self._child is None:
+            return
+        with suppress(OSError):
+            if self._own_group:
+                os.killpg(self._child.pid, signal.SIGKILL)
+            elif self._child.poll() is None:
+                self._child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(_WAKE_S)
+
+    @staticmethod
+    def wake() -> None:
+        """Have `wait_for` ask again; from any thread."""
+        os.kill(os.getpid(), signal.SIGCHLD)
+
+    def _receive(self, number: signal.Signals, by_process: bool) -> None:
+        now = time.monotonic()
+        if number.name in _INSISTENT and number not in self._ignored:
+            if self._insisted is not None:
+                before, at = self._insisted
+                if number == before and now - at < _ONE_REQUEST_S:
+                    return
+                raise GaveUp(number)
+            self._insisted = (number, now)
+        child = self._child
+        if child is None or child.poll() is not None:
+            if number.name in _INSISTENT and number not in self._ignored:
+                raise GaveUp(number)  # nobody is left to pass it on to: it is meant for us
+            return
+        if number.name in _STOPPING:
+            self._stopped_by = number.name
+        if self._own_group or by_process:
+            child.send_signal(number)
+
+
+@contextmanager
+def foreground() -> Iterator[Foreground]:
+    """Hold signals back, and forget those that came too late to be passed on.
+
+    Raises UsageError on a system without its signals.
     """
     if os.name != "posix":
         raise UsageError("programs can be recorded on Linux and macOS; trace files are read everywhere")
-    own_group = not _in_foreground()
     waited = {*_FORWARDED, signal.SIGCHLD}
-    stopped_by: str | None = None
-    with _blocked(waited) as previous:
+    previous: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, waited))
+    try:
+        yield Foreground(waited, previous)
+    finally:
+        while pending := signal.sigpending() & waited:
+            signal.sigwait(pending)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
-        def prepare() -> None:
-            if own_group:
-                os.setpgid(0, 0)
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
-        try:
-            child = subprocess.Popen(command, preexec_fn=prepare)  # noqa: PLW1509  no other thread runs yet
-        except OSError as error:
-            raise CaptureError(f"cannot run {command[0]}: {error.strerror or error}") from error
-        while child.poll() is None:
-            number, by_process = _next_signal(waited)
-            if number not in _FORWARDED:
-                continue
-            name = signal.Signals(number).name
-            stopped_by = name if name in _STOPPING else stopped_by
-            if own_group or by_process:
-                child.send_signal(number)
-        return Ended(child.returncode, stopped_by)
+def _c_library() -> Any:
+    """The C library where it is Linux's, else None."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None)
+    except (ImportError, OSError):
+        return None
 
 
 def _in_foreground() -> bool:
@@ -86,18 +192,6 @@ def _in_foreground() -> bool:
         return False
     finally:
         os.close(terminal)
-
-
-@contextmanager
-def _blocked(numbers: set[signal.Signals]) -> Iterator[set[int]]:
-    """Hold signals back for `_next_signal`, and forget those that came too late to be passed on."""
-    previous: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
-    try:
-        yield previous
-    finally:
-        while pending := signal.sigpending() & set(numbers):
-            signal.sigwait(pending)
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _next_signal(numbers: set[signal.Signals]) -> tuple[int, bool]:

@@ -1,217 +1,161 @@
-"""Record a Python program with torch.profiler, from `import torch` to its end, in the program's own interpreter.
+"""Record a program's Python processes with torch.profiler, each from inside, by windows of time.
 
-One process is recorded: the one started. The program needs no change and no tracekit in its environment. On a machine
-with GPUs the profiler initialises CUDA in that process as soon as torch is imported, so a program that forks workers
-which then use the GPU cannot be recorded this way.
+The program is run as it is. Its environment makes every Python process in it load `_in_process/site/sitecustomize.py`,
+which waits for `import torch` and then connects to this collector. The program needs no tracekit where it runs.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import os
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tracekit.collectors._child import Ended, run_child
-from tracekit.errors import CaptureError, UsageError
+from tracekit.collectors._child import Ended, Foreground, GaveUp, foreground
+from tracekit.collectors._session import Delivered, Session
+from tracekit.collectors._session_folder import SessionFolder, make_session_folder
+from tracekit.collectors._windows import Plan, Process, Window
+from tracekit.errors import UsageError
 
-Kind = Literal["script", "module", "code"]
+Activity = Literal["cpu", "cuda"]
 
-_PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?(\.exe)?$")
-_FLAGS_WITH_VALUE = frozenset("WX")
-_BOOTSTRAP = Path(__file__).with_name("_torch_bootstrap.py")
-# Run by -c, whose sys.path begins with the working folder: a json.py there is the program's and not for us.
-START = f"""
-import sys
-path, sys.path, names = sys.path, [entry for entry in sys.path if entry], {{"__name__": "tracekit"}}
-with open({str(_BOOTSTRAP)!r}, encoding="utf-8") as file:
-    exec(compile(file.read(), "<tracekit>", "exec"), names)
-sys.path = path
-names["main"]()
-"""
-_POSSIBLE = (
-    "A Python program can be recorded today: `python script.py ...`, `python -m module ...`, with any interpreter, "
-    "or a command that is a Python script."
-)
+_SITE = Path(__file__).resolve().with_name("_in_process") / "site"
+_SILENT = "99"  # of KINETO_LOG_LEVEL: its bookkeeping is not the program's output
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A Python command taken apart. `target` is a path, a module or source code, by `kind`."""
+class Recorder:
+    """What each process records. activities: None for all there are; max_bytes: growth of memory at which it stops."""
 
-    interpreter: str
-    flags: tuple[str, ...]
-    kind: Kind
-    target: str
-    arguments: tuple[str, ...]
+    shapes: bool = True
+    stacks: bool = False
+    memory: bool = False
+    activities: tuple[Activity, ...] | None = None
+    max_bytes: int | None = None
+    step_modules: tuple[str, ...] = ()
 
-    @property
-    def label(self) -> str:
-        """What messages call it. Its arguments may hold secrets and are never repeated."""
-        if self.kind == "code":
-            return "python -c"
-        return f"-m {self.target}" if self.kind == "module" else Path(self.target).name
+    def as_settings(self, parts: Path) -> dict[str, Any]:
+        """What the processes are told."""
+        return {
+            "parts": str(parts.absolute()),
+            "shapes": self.shapes,
+            "stacks": self.stacks,
+            "memory": self.memory,
+            "activities": None if self.activities is None else list(self.activities),
+            "max_bytes": self.max_bytes,
+            "step_modules": list(self.step_modules),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A Kineto file and how it came about.
+    """How a capture went.
 
-    displaced: the program started a torch.profiler of its own, and the file ends there.
-    all_threads: False if only the thread that imported torch was recorded (an old torch).
+    seen: Python processes that found it. gave_up: number of the second signal, if one came. failure: a mistake of
+    ours, after which nothing was taken in any more.
     """
 
-    path: Path
-    ended: Ended
-    seconds: float
-    torch: str
-    activities: tuple[str, ...]
-    displaced: bool
-    all_threads: bool
+    ended: Ended | None
+    processes: tuple[Process, ...]
+    windows: tuple[Window, ...]
+    seen: int
+    gave_up: int | None = None
+    failure: BaseException | None = None
 
 
-def parse_command(command: Sequence[str]) -> Program:
-    """Understand a command line as the interpreter would.
+def record(
+    command: Sequence[str],
+    plan: Plan,
+    recorder: Recorder,
+    parts: Path,
+    *,
+    deliver: Callable[[Window, Session], Delivered],
+    say: Callable[[str], None],
+) -> Recording:
+    """Run the command to its end with our standard streams; its processes write Kineto files to the folder `parts`.
 
-    Raises UsageError if it is not a Python program, or one that cannot be recorded.
+    deliver is called, in another thread, with each window that is over. Raises CaptureError if the command cannot be
+    run, UsageError on a system without processes and signals as we need them.
     """
-    if not command:
-        raise UsageError(f"no command given. {_POSSIBLE}")
-    executable = shutil.which(command[0])
-    if executable is None:
-        raise UsageError(f"{command[0]}: no such command. {_POSSIBLE}")
-    if not _PYTHON.match(Path(executable).name):
-        shebang = _python_shebang(Path(executable))
-        if shebang is None:
-            raise UsageError(f"{command[0]} is not Python, and torch.profiler runs inside Python. {_POSSIBLE}")
-        return parse_command([*shebang, executable, *command[1:]])
-    flags: list[str] = []
-    rest = list(command[1:])
-    while rest:
-        word = rest.pop(0)
-        if word == "--check-hash-based-pycs" and rest:
-            flags += [word, rest.pop(0)]
-        elif word == "-" or word.startswith("--"):
-            break
-        elif word.startswith("-"):
-            kind, value, kept = _split_flags(word, rest)
-            flags += kept
-            if kind is not None:
-                return Program(executable, tuple(flags), kind, value, tuple(rest))
-        else:
-            if not Path(word).exists():
-                raise UsageError(f"{word}: no such script")
-            return Program(executable, tuple(flags), "script", word, tuple(rest))
-    raise UsageError(f"the command names no script and no module. {_POSSIBLE}")
+    with foreground() as program, _session_folder() as folder:
+        session = Session(
+            folder,
+            plan,
+            recorder.as_settings(parts),
+            parts,
+            deliver=lambda window: deliver(window, session),
+            say=say,
+            wake=program.wake,
+        )
+        folder.write(session.settings, session.modules)
+        try:
+            program.start(command, _environment(os.environ, folder))
+        except BaseException:
+            session.close()
+            raise
+        session.start()
+        return _attend(program, session, say)
 
 
-def _split_flags(word: str, rest: list[str]) -> tuple[Kind | None, str, list[str]]:
-    """Read one word of single-letter flags such as `-uX`, taking a value from `rest` where one needs it."""
-    for position, letter in enumerate(word[1:], start=1):
-        if letter in "mc" or letter in _FLAGS_WITH_VALUE:
-            value = word[position + 1 :]
-            if not value:
-                if not rest:
-                    raise UsageError(f"-{letter} in the command needs a value")
-                value = rest.pop(0)
-            before = [word[:position]] if position > 1 else []
-            if letter in _FLAGS_WITH_VALUE:
-                return None, "", [*before, f"-{letter}", value]
-            return ("module" if letter == "m" else "code"), value, before
-    return None, "", [word]
+def _attend(program: Foreground, session: Session, say: Callable[[str], None]) -> Recording:
+    """Wait for the program, then for its trace; at a second Ctrl-C for neither."""
+    ended: Ended | None = None
+    gave_up: int | None = None
+    try:
+        ended = program.wait()
+        if ended.stopped_by is not None:
+            say(f"Stopped by {ended.stopped_by}; the program {ended}.")
+        for complaint in session.folder.complaints():
+            say(f"tracekit: {complaint}")
+        session.finish(ended)
+        program.wait_for(session.finished.is_set)
+    except GaveUp as insisted:
+        gave_up = insisted.number
+        session.abandon()
+        program.kill()
+    seen = session.folder.seen()
+    return Recording(ended, tuple(session.met), tuple(session.windows), seen, gave_up, session.failure)
 
 
-def files_of(program: Program, command: Sequence[str]) -> Iterator[Path]:
+@contextmanager
+def _session_folder() -> Iterator[SessionFolder]:
+    folder = make_session_folder()
+    try:
+        yield folder
+    finally:
+        folder.remove()
+
+
+def _environment(given: Mapping[str, str], folder: SessionFolder) -> dict[str, str]:
+    """The program's environment: our own, and what leads its Python processes to this capture."""
+    paths = [str(_SITE), *([given["PYTHONPATH"]] if given.get("PYTHONPATH") else [])]
+    return {
+        "KINETO_LOG_LEVEL": _SILENT,
+        **given,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TRACEKIT_CAPTURE": str(folder.path),
+    }
+
+
+def find_command(command: Sequence[str]) -> str:
+    """The file that a command runs. Raises UsageError if there is none."""
+    found = shutil.which(command[0])
+    if found is None and Path(command[0]).is_file():
+        raise UsageError(f"{command[0]} is not a command; a Python script is run by `python {command[0]}`")
+    if found is None:
+        raise UsageError(f"{command[0]}: no such command")
+    return found
+
+
+def files_of(command: Sequence[str]) -> Iterator[Path]:
     """Files that a command names, or that its arguments may name, whether or not they exist."""
-    for word in (program.interpreter, *command, *(word.partition("=")[2] for word in command)):
+    for word in (find_command(command), *command, *(word.partition("=")[2] for word in command)):
         if word:
             yield Path(word)
-    place = Path(*program.target.split(".")) if program.kind == "module" else Path(program.target)
-    if program.kind != "code":
-        yield place / "__main__.py"
-    if program.kind == "module":
-        yield Path(f"{place}.py")
-        yield place / "__init__.py"
-
-
-def _python_shebang(path: Path) -> list[str] | None:
-    """The interpreter of a script such as a pip-made command, with its flags; None if it is no Python script."""
-    with path.open("rb") as file:
-        lines = file.read(4096).decode("utf-8", "replace").splitlines()
-    if not lines or not lines[0].startswith("#!"):
-        return None
-    words = lines[0][2:].split()
-    if words and Path(words[0]).name == "env":
-        words = words[1:] if words[1:2] != ["-S"] else words[2:]
-    elif words == ["/bin/sh"] and len(lines) > 1 and lines[1].startswith("'''exec' "):  # pip, for long paths
-        words = [lines[1].removeprefix("'''exec' ").removesuffix(' "$0" "$@"').strip('"')]
-    if not words or not _PYTHON.match(Path(words[0]).name):
-        return None
-    return words
-
-
-def record(program: Program, trace: Path, *, stacks: bool = False, shapes: bool = False) -> Recording:
-    """Run the program to its end with our standard streams, and have it write a Kineto file.
-
-    stacks, shapes: have the profiler record Python stacks and op input shapes.
-    Raises CaptureError if no file came out of it. A program that fails after that does not raise: see `ended`.
-    """
-    status_file = trace.with_suffix(".status")
-    settings = {
-        "kind": program.kind,
-        "target": program.target,
-        "stacks": stacks,
-        "shapes": shapes,
-        "trace": str(trace.absolute()),
-        "status": str(status_file.absolute()),
-    }
-    started = time.monotonic()
-    ended = run_child([program.interpreter, *program.flags, "-c", START, json.dumps(settings), *program.arguments])
-    status = json.loads(status_file.read_text()) if status_file.exists() else {}
-    _check(program, status, ended)
-    return Recording(
-        path=trace,
-        ended=ended,
-        seconds=time.monotonic() - started,
-        torch=status["torch"],
-        activities=tuple(status["activities"]),
-        displaced=status["state"] == "displaced",
-        all_threads=status["all_threads"],
-    )
-
-
-def _check(program: Program, status: dict[str, Any], ended: Ended) -> None:
-    """Raise CaptureError with the reason unless the file is whole."""
-    state = status.get("state")
-    if state in ("exported", "displaced"):
-        return
-    name = program.label
-    if state is None:
-        reason = f"the interpreter {ended} before it reached the program"
-    elif state == "no_torch":
-        reason = (
-            f"{program.interpreter} (Python {status['python']}) has no torch, so {name} was not run. "
-            f"Install it there: {program.interpreter} -m pip install 'torch>=2.1'; or name another interpreter"
-        )
-    elif state == "waiting":
-        reason = f"{name} {ended} and had not imported torch: there was nothing to record"
-    elif state == "failed":
-        reason = f"{name} {ended}, and {status['reason']}"
-    else:
-        reason = f"{name} {ended} and wrote no trace: {_why_no_export(ended)}"
-    raise CaptureError(reason)
-
-
-def _why_no_export(ended: Ended) -> str:
-    if ended.status == -9:
-        return "killed outright, often by the system for want of memory. Record a shorter run"
-    if ended.status < 0:
-        return "a crash, or a signal that the program took for itself, leaves no time to write one"
-    return (
-        "it left without Python's exit handlers (os._exit, or exec of another program). "
-        "Let it end by returning, sys.exit or an exception"
-    )
+            yield Path(word) / "__main__.py"
+            if all(part.isidentifier() for part in word.split(".")):  # `-m package.module`
+                place = Path(*word.split("."))
+                yield from (Path(f"{place}.py"), place / "__init__.py", place / "__main__.py")

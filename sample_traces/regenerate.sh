@@ -16,10 +16,11 @@ simulate $samples/h100_decode_graph.json.gz --mode full_graph
 rm $samples/h100_decode_*.truth.json # says what is true of them, for tests of the simulator
 
 recorded=$samples/serve_cpu
-"$python" -m tracekit collect --force -o $recorded.parquet --keep-raw $recorded.json.gz -- "$python" $samples/serve.py
+raw=$(mktemp -d)
+"$python" -m tracekit collect --force --no-shapes -o $recorded.parquet --keep-raw "$raw" -- "$python" $samples/serve.py
 # The profiler notes the full path it wrote to, the machine's name and an id of the run: nobody's business.
-gzip -dc $recorded.json.gz |
+cat "$raw"/*.json |
     sed -E -e 's|"traceName": ".*/|"traceName": "|' -e 's/^( *"(host_name|trace_id)"): ".*"/\1: ""/' |
-    gzip -9n >$recorded.tmp
-mv $recorded.tmp $recorded.json.gz
+    gzip -9n >$recorded.json.gz
+rm -r "$raw"
 "$python" -m tracekit convert --force $recorded.json.gz -o $recorded.parquet

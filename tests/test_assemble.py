@@ -275,6 +275,18 @@ def test_events_without_a_category_are_annotations_like_those_of_an_unknown_one(
     ]
 
 
+def test_memory_events_and_garbage_collections_are_kept(work: Work) -> None:
+    where = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": 9, "tid": 1}
+    freed = {"Bytes": -64, "Total Allocated": 128, "Device Type": 0, "Device Id": -1}
+    assert work.rows(
+        host("python_function", "Python GC", 0, 9, **{"Ev Idx": 6}),
+        {**where, "name": "[memory]", "ts": 3, "args": freed},
+        columns="kind, name, ts, dur, bytes, parent_id",
+    ) == [("python", "Python GC", 0, 9_000, None, None), ("instant", "[memory]", 3_000, 0, -64, 0)]
+    assert work.footer is not None
+    assert work.footer.ledger.by_kind == {"python": 1, "instant": 1}
+
+
 def test_numbers_that_are_none_are_missing(work: Work) -> None:
     path = work.file(
         "trace.json",

@@ -13,6 +13,7 @@ import pytest
 from tracekit.convert import convert
 from tracekit.errors import MalformedTraceError, TracekitError, TruncatedTraceError, UnknownFormatError, UsageError
 from tracekit.footer import Footer
+from tracekit.store import read_footer
 
 OP: dict[str, Any] = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 9, "tid": 9, "ts": 100, "dur": 50}
 LAUNCH: dict[str, Any] = {
@@ -341,6 +342,34 @@ def test_files_that_do_not_know_their_rank_get_different_ones(tmp_path: Path) ->
 def test_the_rank_comes_from_the_file_name_if_the_file_does_not_say(tmp_path: Path, name: str) -> None:
     _, footer = read(tmp_path / name, document(KERNEL))
     assert [(source.rank, source.rank_from) for source in footer.sources] == [(34, "file name")]
+
+
+def test_the_collector_knows_ranks_better_than_files_and_names(tmp_path: Path) -> None:
+    """One rank of two files, in a folder; a file nobody spoke for keeps what it says, another gets a free number."""
+    said = {"a_rank9.json": {}, "b.json": {"rank": 5, "world_size": 6}, "c.json": {"rank": 0}, "d.json": {}}
+    for name, info in said.items():
+        around = {"deviceProperties": [{"id": 0, "name": "H100"}], **({"distributedInfo": info} if info else {})}
+        (tmp_path / name).write_bytes(document(KERNEL, **around))
+    ranks = {tmp_path / "a_rank9.json": 3, tmp_path / "b.json": 3}
+    footer = convert([tmp_path], tmp_path / "out.parquet", ranks=ranks)
+    assert [(source.path, source.rank, source.rank_from, source.world_size) for source in footer.sources] == [
+        ("c.json", 0, "distributedInfo", None),
+        ("d.json", 1, "assigned", None),
+        ("a_rank9.json", 3, "collector", None),
+        ("b.json", 3, "collector", 6),
+    ]
+    assert [(device.rank, device.device) for device in footer.devices] == [(0, 0), (1, 0), (3, 0)]
+    assert select(tmp_path / "out.parquet", "id, rank, device") == [(0, 0, 0), (1, 1, 0), (2, 3, 0), (3, 3, 0)]
+
+
+def test_what_the_collector_knows_is_stored_over_what_files_say(path: Path) -> None:
+    path.write_bytes(document(record_shapes=1, with_stack=1))
+    out = path.with_name("out.parquet")
+    assert convert([path], out).capture == {"record_shapes": 1, "with_stack": 1}
+    known = {"with_stack": 0, "window": {"steps": 3, "ended_by": ["steps"]}, "partial": ["x"]}
+    footer = convert([path], out, force=True, capture=known)
+    assert footer.capture == {"record_shapes": 1, **known}
+    assert (read_footer(out), footer.partial) == (footer, ("x",))
 
 
 def test_what_is_no_trace_in_a_folder_is_passed_over_with_a_word(tmp_path: Path) -> None:

@@ -353,3 +353,8 @@ def test_the_json_of_a_cut_file_says_so(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.parquet", ROWS, footer_of(ROWS, sources=(source,)))
     found = json.loads(run("analyze", path, "--format", "json").stdout)
     assert found["trace"]["sources"][0]["truncated_at"] == 77
+
+
+def test_the_json_of_a_partial_recording_says_so(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "t.parquet", ROWS, footer_of(ROWS, capture={"partial": ["process 7 was killed"]}))
+    assert json.loads(run("analyze", path, "--format", "json").stdout)["trace"]["partial"] == ["process 7 was killed"]

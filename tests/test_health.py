@@ -173,6 +173,25 @@ def test_ranks_that_are_missing(tmp_path: Path) -> None:
     )
 
 
+def test_processes_beside_the_job(tmp_path: Path) -> None:
+    """Two ranks and an API server, which the collector gave a rank of its own."""
+    job = [SourceInfo(path=f"{rank}", format="kineto", rank=rank, world_size=2) for rank in (0, 1)]
+    server = SourceInfo(path="2", format="kineto", rank=2, rank_from="collector")
+    footer = footer_of(GOOD, sources=(*job, server))
+    assert check(analyze(tmp_path, GOOD, footer), "ranks") == ("ok", 3, "2 present of 2, and 1 outside the job")
+
+
+def test_a_capture_that_is_not_whole(tmp_path: Path) -> None:
+    whole = ("ok", 0, "nothing is known to be missing")
+    assert check(analyze(tmp_path, []), "capture") == whole
+    assert check(analyze(tmp_path, GOOD, footer_of(GOOD, capture={"partial": []})), "capture") == whole
+    lost = ["process 7 was killed", "no step in process 8"]
+    result = analyze(tmp_path, GOOD, footer_of(GOOD, capture={"partial": lost}))
+    said = "less was recorded than was asked for: process 7 was killed; no step in process 8"
+    assert check(result, "capture") == ("warn", 2, said)
+    assert [finding.title for finding in result.findings] == [f"capture: {said}"]
+
+
 def test_steps_behind_a_good_average(tmp_path: Path) -> None:
     """32 step marks, kernels in two of them."""
     rows = [
@@ -240,7 +259,7 @@ def test_idle_time_without_a_cause(tmp_path: Path) -> None:
     assert check(result, "unattributed_idle") == (
         "warn",
         1,
-        "23.1% of the span is idle without a cause; record Python stacks (tracekit collect --stack; torch.profiler: "
+        "23.1% of the span is idle without a cause; record Python stacks (tracekit collect --stacks; torch.profiler: "
         "with_stack=True)",
     )
     assert statuses(result) == {"unattributed_idle": "warn"}

@@ -203,7 +203,7 @@ def test_no_advice_has_holes(workload: Workload) -> None:
             assert text.strip() == text
             assert not set("{}") & set(text)
         assert said.remedy.endswith(".")
-        assert engine or "--" not in said.remedy.replace("tracekit collect --stack", "")
+        assert engine or "--" not in said.remedy.replace("tracekit collect --stacks", "")
 
 
 # ---- blame -----------------------------------------------------------------------------------------------------------

@@ -53,6 +53,31 @@ def test_overview_on_a_narrow_screen(tmp_path: Path) -> None:
     ]
 
 
+def test_steps_without_any_device_work_are_told_from_their_marks(tmp_path: Path) -> None:
+    rows = [*served(*[(DECODE, [])] * 3), *served((PREFILL, []), *[(DECODE, [])] * 6, rank=1)]
+    for length, row in enumerate(rows, start=1):
+        row["dur"] = length * 500
+    rank_1 = [
+        "Steps on the host of rank 1, by their marks",
+        "  phase    batch             steps      p50      p90      p99",
+        "  decode   3-4                   6  3.50 us  5.00 us  5.00 us",
+        "  prefill  9-16, <=2048 tok      1  2.00 us",
+    ]
+    assert texts(tmp_path, rows, 80) == rank_1
+    in_full = texts(tmp_path, rows, 80, whole=True)
+    assert in_full[0].startswith("  no device activity in this trace")
+    assert in_full[-7:] == [
+        "Steps on the host of rank 0, by their marks",
+        "  phase   batch  steps      p50      p90      p99",
+        "  decode  3-4        3  1.00 us  1.50 us  1.50 us",
+        *rank_1,
+    ]
+    assert texts(tmp_path, rows[3:], 55)[:2] == [
+        "Steps on the host, by their marks",
+        "  phase    batch             steps      p50      p99",
+    ]
+
+
 def test_of_many_batches_those_that_take_most_time_are_shown(tmp_path: Path) -> None:
     works = [(f"execute_context_0(0)_generation_{2**at}(1)", [(100 * at * at, 50)]) for at in range(9)]
     lines = texts(tmp_path, served(*works), 100)

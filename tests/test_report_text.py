@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.event_rows import annotation, kernel, launch, op, write_trace
+from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
 from tests.simulator import Plant, Run, simulate
 from tracekit.analyses._idle_advice import MEANINGS
 from tracekit.analysis import counted, duration
 from tracekit.convert import convert
+from tracekit.footer import Footer
 from tracekit.report_text import LINES, WIDTH, render
 from tracekit.text_grid import clean, grid
 
 US = 1_000
 
 
-def report(path: Path, rows: Sequence[dict[str, Any]], **options: Any) -> list[str]:
-    with tracekit.open(write_trace(path / "trace.parquet", rows)) as trace:
+def report(path: Path, rows: Sequence[dict[str, Any]], footer: Footer | None = None, **options: Any) -> list[str]:
+    with tracekit.open(write_trace(path / "trace.parquet", rows, footer)) as trace:
         results = {name: trace.analyze(name) for name in ("attribution", "health", "idle_gaps")}
         lines = [line.plain for line in render(trace, results, **options)]
     fitting = lines if not options.get("named") else lines[: lines.index("attribution")]  # tables may be wider
@@ -89,7 +90,18 @@ def test_whole_verdict(tmp_path: Path) -> None:
         "           price: Graph memory, longer start-up, batches padded to captured sizes.",
         "           check: Same load, this one change: idle by cause in a new trace; P50 and P99 of ITL",
         "                  unprofiled.",
-        "Health  all 20 checks fine",
+        "Health  all 21 checks fine",
+    ]
+
+
+def test_a_partial_recording_says_so_first_whatever_is_asked(tmp_path: Path) -> None:
+    footer = footer_of(VERDICT, capture={"partial": ["process 7 was killed"]})
+    for named in (False, True):
+        lines = report(tmp_path, VERDICT, footer, named=named)
+        assert lines[0] == "trace.parquet   15 events   1 rank   NVIDIA H100 80GB HBM3   partial: see health"
+    assert report(tmp_path, VERDICT, footer)[-2:] == [
+        "Health",
+        "  warn capture: less was recorded than was asked for: process 7 was killed",
     ]
 
 

@@ -41,6 +41,7 @@ def test_whole_result(tmp_path: Path) -> None:
     ):
         columns = [f"{name}{quantile}_ns" for quantile in ("p50", "p90", "p99")]
         assert cells(rows, *columns) == [steady, first, (None, None, None)], name
+    assert cells(rows, "host_p50_ns", "host_p90_ns", "host_p99_ns") == 3 * [(9_000, 9_000, 9_000)]
     assert cells(rows, "busy_ns", "idle_ns", "gap_before_ns", "busy_share", "idle_share") == [
         (30, 10, 30, 0.75, 0.25),
         (25, 5, 0, 25 / 30, 5 / 30),

@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracekit.analysis import Coverage, Finding, Result
-    from tracekit.annotate import step
     from tracekit.classify import classify_kernel
+    from tracekit.ranges import annotate, step
     from tracekit.trace import Trace, open
 
 __version__ = "0.1.0"
 
-__all__ = ["Coverage", "Finding", "Result", "Trace", "__version__", "classify_kernel", "open", "step"]
+__all__ = ["Coverage", "Finding", "Result", "Trace", "__version__", "annotate", "classify_kernel", "open", "step"]
 
 _HOMES = {
     "Coverage": "tracekit.analysis",
     "Finding": "tracekit.analysis",
     "Result": "tracekit.analysis",
     "Trace": "tracekit.trace",
+    "annotate": "tracekit.ranges",
     "classify_kernel": "tracekit.classify",
     "open": "tracekit.trace",
-    "step": "tracekit.annotate",
+    "step": "tracekit.ranges",
 }
 
 

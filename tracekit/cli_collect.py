@@ -1,212 +1,260 @@
-"""`tracekit collect`: run a program under a profiler, convert what it wrote, and refuse a capture without content."""
+"""`tracekit collect`: the options, and which of the three ways to record they ask for."""
 
 from __future__ import annotations
 
-import gzip
-import itertools
-import os
 import re
-import shutil
-import signal
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from tracekit.cli import open_output
-from tracekit.errors import CaptureError, UsageError
+from tracekit.cli import Named
+from tracekit.errors import UsageError
 
-if TYPE_CHECKING:
-    from tracekit.collectors.torch_profiler import Program, Recording
-    from tracekit.footer import Footer
-
-_KERNEL_LAUNCHES = """
-    SELECT count(*)
-    FROM read_parquet(?)
-    WHERE kind = 'launch' AND regexp_matches(name, 'launch', 'i') AND NOT regexp_matches(name, 'hostfunc', 'i')
-"""
-_NO_KERNELS = (
-    "the program launched work on the GPU {launches} times and not one kernel was recorded. Likely causes: no "
-    "permission to use the GPU's counters (look for INSUFFICIENT_PRIVILEGES above; a container needs SYS_ADMIN or the "
-    "driver setting NVreg_RestrictProfilingToAdminUsers=0); another profiler attached (nsys, ncu, DCGM); a CUPTI that "
-    "does not fit the driver (LD_LIBRARY_PATH). {output} holds the host side only"
-)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_GROUPS = {
+    "Files": ("output", "force", "keep_raw", "keep_command"),
+    "When to record": ("delay", "duration", "steps", "warmup", "step_module", "paused", "max_size", "timeout"),
+    "What to record": ("shapes", "stacks", "memory", "activities"),
+    "A capture that runs": ("control", "session"),
+    "A server that runs": ("attach", "engine", "profile_dir"),
+}
+_WITH_CONTROL = {"control", "session", "timeout"}
+_WITH_ATTACH = {"attach", "engine", "profile_dir", "duration", "steps", "timeout", "output", "force", "keep_raw"}
+_WIDTH = 100
 
 
-# Off by default: shapes made a decode step of the sample script 25 % longer (370 ops in 1.7 ms; 2 % without), and the
-# file 1.7 times as large; stacks are dearer still. Timing is what most recordings are for.
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("trace.parquet"),
-    show_default=True,
-    help="File to write.",
+class _Grouped(click.Command):
+    """Lists its options by subject."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        listed = {name for names in _GROUPS.values() for name in names}
+        groups = {**_GROUPS, "Other": tuple(name for name in records if name is not None and name not in listed)}
+        for title, names in groups.items():
+            found = [record for name in names if (record := records[name]) is not None]
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """A number of bytes such as 4G; 0 for no limit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """In bytes."""
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no size; write 500M or 4G", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    """A positive time in seconds."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As a number."""
+        try:
+            seconds = float(str(value).removesuffix("s"))
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        if not 0 < seconds < 1e8:
+            self.fail(f"{value!r} should be more than 0", param, ctx)
+        return seconds
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    """All options. What each costs is said where it is chosen."""
+    file, folder = Named(dir_okay=False, path_type=Path), Named(file_okay=False, path_type=Path)
+    seconds, count = _Seconds(), click.IntRange(min=1)
+    for option in reversed(
+        [
+            click.option("-o", "--output", type=file, default=Path("trace.parquet"), show_default=True, metavar="FILE",
+                         help="File to write; of later windows, trace-2.parquet and so on."),
+            click.option("--force", is_flag=True, help="Overwrite the file; only once something was recorded."),
+            click.option("--keep-raw", type=folder, metavar="DIR",
+                         help="Keep the profiler's own files there. They may hold secrets; the Parquet file does not."),
+            click.option("--keep-command", is_flag=True,
+                         help="Store the command in the file, what looks like a secret blanked."),
+            click.option("--delay", type=seconds, metavar="S", help="Begin S seconds after the program."),
+            click.option("--duration", type=seconds, metavar="S",
+                         help="End after S seconds of recording; the program goes on."),
+            click.option("--steps", type=count, metavar="N", help="End after N marked steps (of one thread)."),
+            click.option("--warmup", type=click.IntRange(min=0), default=0, metavar="N",
+                         help="Let N marked steps pass first."),
+            click.option("--step-module", multiple=True, metavar="MOD:FUNC",
+                         help="Mark each call as a step: pkg.mod:Class.forward. Repeatable. vLLM, SGLang and "
+                         "Transformers' generate() are marked without."),
+            click.option("--paused", is_flag=True, help="Record only between --control start and stop."),
+            click.option("--max-size", type=_Size(), default="4G", show_default=True, metavar="SIZE",
+                         help="End in a process that has grown by this much memory; 0: no limit."),
+            click.option("--timeout", type=seconds, default=300, show_default=True, metavar="S",
+                         help="Longest wait for processes to save."),
+            click.option("--shapes/--no-shapes", default=True, show_default=True,
+                         help="Input shapes of ops: about 1 us an op, and a file 1.7 times as large."),
+            click.option("--stacks", is_flag=True, help="Python stacks: the host severalfold slower; for few steps."),
+            click.option("--memory", is_flag=True, help="Allocations, of the one thread that runs the steps."),
+            click.option("--activities", metavar="LIST", help="cpu, cuda or cpu,cuda.  [default: what there is]"),
+            click.option("--control", type=click.Choice(["start", "stop", "status"]),
+                         help="Begin or end a window of a capture that runs, or show its state."),
+            click.option("--session", type=count, metavar="PID", help="Which one, where several run."),
+            click.option("--attach", metavar="URL",
+                         help="Record vLLM or SGLang, started with profiling enabled, through its own endpoints."),
+            click.option("--engine", type=click.Choice(["auto", "vllm", "sglang"]), default="auto", show_default=True,
+                         help="What answers there."),
+            click.option("--profile-dir", type=folder, metavar="DIR",
+                         help="Where that server writes, if it cannot be found out."),
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command(
+    cls=_Grouped,
+    context_settings={"allow_interspersed_args": False, "max_content_width": _WIDTH},
+    options_metavar="[OPTIONS]",
 )
-@click.option("--force", is_flag=True, help="Overwrite the files; only once something was recorded.")
-@click.option(
-    "--shapes/--no-shapes",
-    default=False,
-    help="Record input shapes of ops; slows the host, so time without them.  [default: off]",
-)
-@click.option(
-    "--stack/--no-stack",
-    default=False,
-    help="Record Python stacks; slows the host severalfold, so for short runs.  [default: off]",
-)
-@click.option(
-    "--keep-raw",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Keep the profiler's own file too: .json, or .json.gz. It may hold secrets; the Parquet file does not.",
-)
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND ...]")
+@click.pass_context
 def collect(
-    *, output: Path, force: bool, shapes: bool, stack: bool, keep_raw: Path | None, command: tuple[str, ...]
+    context: click.Context,
+    /,
+    *,
+    output: Path,
+    force: bool,
+    keep_raw: Path | None,
+    keep_command: bool,
+    delay: float | None,
+    duration: float | None,
+    steps: int | None,
+    warmup: int,
+    step_module: tuple[str, ...],
+    paused: bool,
+    max_size: int,
+    timeout: float,
+    shapes: bool,
+    stacks: bool,
+    memory: bool,
+    activities: str | None,
+    control: str | None,
+    session: int | None,
+    attach: str | None,
+    engine: str,
+    profile_dir: Path | None,
+    command: tuple[str, ...],
 ) -> None:
-    """Run a Python program under torch.profiler and write its trace.
+    """Run a program under torch.profiler and write its trace.
 
     \b
-    Example:
+    Examples:
       tracekit collect -o trace.parquet -- python serve.py --batch 32
+      tracekit collect --delay 60 --duration 5 -- vllm serve MODEL      # under load, not the start-up
+      tracekit collect --paused -- vllm serve MODEL                     # and from another terminal:
+      tracekit collect --control start; sleep 5; tracekit collect --control stop
+      tracekit collect --attach http://localhost:8000 --duration 5      # a server that runs
 
-    The whole run of the one process is recorded; Ctrl-C ends the program and keeps the trace. The interpreter named
-    is the one that runs, with its own torch. Exit code 5 if the program failed or nothing was recorded: what a failing
-    program did up to its end is written, and where nothing was recorded no file is touched, --force or not.
+    Every Python process of the program that runs torch is recorded, all its threads; the program is run unchanged, and
+    Ctrl-C ends it and keeps the trace (a second one gives up). Without options of time the whole run is recorded. The
+    exit code is the program's, or 5 if it was 0 and nothing, or not all, was recorded.
     """
-    from tracekit.collectors.torch_profiler import files_of, parse_command, record
+    given = {
+        name for name in context.params if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
+    } - {"command"}
+    _check_mode(given, command, control, attach)
+    from tracekit import cli_record
 
-    program = parse_command(command)
-    _check_outputs(output, keep_raw, force, [*files_of(program, command)])  # before a run which may take an hour
-    with _terminated_tidily(), tempfile.TemporaryDirectory(prefix=".tracekit-", dir=output.parent) as folder:
-        recording = record(program, Path(folder, _raw_name(program)), stacks=stack, shapes=shapes)
-        _report_run(program, recording)
-        draft = Path(folder, output.name)
-        try:
-            unseen = _convert(recording.path, draft, f"{program.label} {recording.ended} and")
-            draft.replace(output)
-        except CaptureError:
-            raise
-        except BaseException:  # an interrupt too: what took an hour to record is not to be lost to it
-            click.echo("The trace could not be converted; the profiler's own file is kept.", err=True)
-            _keep(recording.path, keep_raw or _unused(output.with_suffix(".json")))
-            raise
-        click.echo(f"Wrote {output}", err=True)
-        if keep_raw is not None:
-            _keep(recording.path, keep_raw)
-    if unseen:
-        raise CaptureError(_NO_KERNELS.format(launches=unseen, output=output))
-    ended = recording.ended
-    if ended.status != 0 and ended.stopped_by is None:
-        raise CaptureError(f"{program.label} {ended}. The trace up to there is in {output}")
-
-
-def _check_outputs(output: Path, keep_raw: Path | None, force: bool, named: Sequence[Path]) -> None:
-    """Refuse outputs that cannot be written, and ones that would overwrite each other or a file of the program."""
-    if keep_raw is not None and not keep_raw.name.lower().endswith((".json", ".json.gz")):
-        raise UsageError(f"{keep_raw}: --keep-raw writes .json or .json.gz; give it such a name")
-    outputs = [output] if keep_raw is None else [output, keep_raw]
-    for path in outputs:
-        open_output(path, force)
-        if any(_same(path, other) for other in named):
-            raise UsageError(f"{path} is named in the command to run, and would be overwritten; write to another file")
-    if keep_raw is not None and _same(output, keep_raw):
-        raise UsageError(f"-o and --keep-raw are the same file, {output}; name two")
-
-
-def _same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, which need not exist."""
-    try:
-        return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
-    except (OSError, RuntimeError, ValueError):  # a word of the command that cannot be a path
-        return False
-
-
-@contextmanager
-def _terminated_tidily() -> Iterator[None]:
-    """Have SIGTERM raise, so that temporary files go. While the program runs, SIGTERM is the program's."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _raw_name(program: Program) -> str:
-    """A file name that reports can show. Without digits, which a reader could take for a rank."""
-    letters = re.sub(r"[^A-Za-z]+", "_", Path(program.label).stem).strip("_")
-    return f"{letters or 'program'}.json"
-
-
-def _report_run(program: Program, recording: Recording) -> None:
-    """Say what was recorded, and what of the request could not be met."""
-    activities = " and ".join(recording.activities)
-    click.echo(
-        f"Recorded {program.label} for {recording.seconds:.1f} s with torch {recording.torch} ({activities}).", err=True
-    )
-    if recording.ended.stopped_by is not None:
-        click.echo(f"Stopped by {recording.ended.stopped_by}; the program {recording.ended}.", err=True)
-    if recording.displaced:
-        click.echo(
-            "The program started a torch.profiler of its own, and only one can run: this trace ends there.", err=True
+    if control is not None:
+        cli_record.send(control, session, timeout)
+    elif attach is not None:
+        cli_record.attach_to(
+            attach,
+            cli_record.Destination(output, force, keep_raw),
+            engine=engine,
+            duration=duration,
+            steps=steps,
+            profile_dir=profile_dir,
+            timeout=timeout,
         )
-    if not recording.all_threads:
-        click.echo("This torch records only the thread that imported it; ops of other threads are missing.", err=True)
+    else:
+        _check_window(delay=delay, steps=steps, warmup=warmup, paused=paused, memory=memory)
+        cli_record.run(
+            command,
+            cli_record.Destination(output, force, keep_raw),
+            cli_record.Plan(delay, duration, steps, warmup, paused, timeout),
+            cli_record.Recorder(
+                shapes=shapes,
+                stacks=stacks,
+                memory=memory,
+                activities=_activities(activities),
+                max_bytes=max_size or None,
+                step_modules=_functions(step_module),
+            ),
+            keep_command=keep_command,
+        )
 
 
-def _keep(recorded: Path, wanted: Path) -> None:
-    """Move the profiler's file to where the user wants it, compressed if the name says so; whole or not at all."""
-    draft = wanted.with_name(f".{wanted.name}.{os.getpid()}.tmp")
-    try:
-        if wanted.suffix.lower() == ".gz":
-            with recorded.open("rb") as plain, gzip.open(draft, "wb", compresslevel=6) as packed:
-                shutil.copyfileobj(plain, packed, 1 << 20)
-        else:
-            shutil.move(recorded, draft)
-        draft.replace(wanted)
-    finally:
-        draft.unlink(missing_ok=True)
-    click.echo(f"Wrote {wanted}", err=True)
+def _check_mode(given: set[str], command: Sequence[str], control: str | None, attach: str | None) -> None:
+    """Refuse options of another mode than the one asked for."""
+    if control is not None and attach is not None:
+        raise UsageError("--control is for a capture that runs here, --attach for a server's own profiler; give one")
+    if control is not None:
+        if command:
+            raise UsageError("--control talks to a capture that runs already; leave the command away")
+        _refuse(given - _WITH_CONTROL, "--control: they belong to the command that began the capture")
+    elif attach is not None:
+        if command:
+            raise UsageError("--attach records a server that runs already; leave the command away, or --attach")
+        _refuse(given - _WITH_ATTACH, "--attach: there the server's own settings say what is recorded")
+    elif not command:
+        raise UsageError(
+            "no command given: tracekit collect [options] -- python serve.py. For a server that runs, --attach URL; "
+            "for a capture that runs, --control start, stop or status"
+        )
+    else:
+        _refuse(given & {"session"}, "a command: it is for --control")
+        _refuse(given & {"engine", "profile_dir"}, "a command: they are for --attach")
 
 
-def _unused(path: Path) -> Path:
-    """The path, or one like it, that does not exist."""
-    tries = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(1))
-    return path if not path.exists() else next(other for other in tries if not other.exists())
+def _refuse(names: set[str], why: str) -> None:
+    if names:
+        listed = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+        raise UsageError(f"{listed} cannot go with {why}")
 
 
-def _convert(raw: Path, draft: Path, program: str) -> int:
-    """Convert; CaptureError if there is nothing in it. Returns how many launches there are if no kernel was seen."""
-    from tracekit.convert import convert
-
-    footer = convert([raw], draft)
-    kinds = footer.ledger.by_kind
-    if not any(kinds.get(kind) for kind in ("op", "kernel", "memcpy", "memset", "graph")):
-        raise CaptureError(f"{program} {_nothing(footer)}")
-    return _kernel_launches(draft) if kinds.get("launch") and not (kinds.get("kernel") or kinds.get("graph")) else 0
-
-
-def _nothing(footer: Footer) -> str:
-    stored = ", ".join(f"{count} {kind}" for kind, count in sorted(footer.ledger.by_kind.items())) or "no event at all"
-    return (
-        f"left nothing of use in its trace ({stored}): no op ran in this process after torch was imported. If the "
-        "program hands its work to other processes, record the one that does the work; engines that start workers "
-        "cannot be recorded yet"
-    )
+def _check_window(*, delay: float | None, steps: int | None, warmup: int, paused: bool, memory: bool) -> None:
+    if paused and delay is not None:
+        raise UsageError("--paused begins by hand, --delay by the clock; give one")
+    by_step = steps is not None or warmup > 0
+    if memory and (paused or delay is not None) and not by_step:
+        later = "--paused" if paused else "--delay"
+        raise UsageError(
+            f"--memory records one thread, and with {later} nothing says which: add --steps N, to begin on the thread "
+            f"that runs the steps, or leave {later} away"
+        )
 
 
-def _kernel_launches(trace: Path) -> int:
-    """How many API calls asked for a kernel or a graph."""
-    import duckdb
+def _activities(text: str | None) -> tuple[Any, ...] | None:
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    unknown = [name for name in names if name not in ("cpu", "cuda")]
+    if unknown:
+        raise UsageError(f"--activities: no activity {unknown[0]!r}; there are cpu and cuda (cpu,cuda for both)")
+    return names
 
-    with duckdb.connect() as connection:
-        row = connection.execute(_KERNEL_LAUNCHES, [str(trace)]).fetchone()
-    return int(row[0]) if row else 0
+
+def _functions(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if _FUNCTION.fullmatch(name) is None:
+            raise UsageError(f"--step-module {name}: write it as package.module:Class.method or module:function")
+    return tuple(dict.fromkeys(names))

@@ -308,6 +308,7 @@ def describe(trace: Trace) -> Row:
             }
             for one in footer.sources
         ],
+        "partial": list(footer.partial),
         "events": {
             "read": footer.ledger.read,
             "stored": footer.ledger.stored,

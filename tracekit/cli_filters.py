@@ -7,7 +7,7 @@ from functools import wraps
 
 import click
 
-from tracekit.annotate import PHASES
+from tracekit.ranges import PHASES
 from tracekit.scope import Scope, parse_duration, parse_steps, scope_of
 
 _OPTIONS = (

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,14 @@ def convert(
     force: bool = False,
     progress: FileProgress | None = None,
     step_range: str | None = None,
+    ranks: Mapping[Path, int] | None = None,
+    capture: Mapping[str, object] | None = None,
 ) -> Footer:
     """Read trace files, and directories of them, into the Parquet file `out`; returns its footer.
 
     step_range: a regular expression; annotations whose name it matches (`re.search`) are the serving steps, instead of
-    the marks of known engines.
+    the marks of known engines. ranks: of files, by the path they are read by, whatever they say or are named; several
+    may have the same. capture: what the recorder knows, JSON values, stored in `Footer.capture` over what files say.
 
     `out` appears when it is complete. Raises UsageError (nothing to read, `out` exists), UnknownFormatError,
     MalformedTraceError; and TruncatedTraceError, after the whole events of a file that ends early have been written,
@@ -55,7 +58,8 @@ def convert(
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".spool", dir=out.parent) as spool:
             sources = _read(files, Path(spool), progress)
-            footer = _write(sources, writer, files, step_range)
+            footer = _write(sources, writer, files, step_range, ranks or {})
+        footer = replace(footer, capture={**footer.capture, **(capture or {})})
         writer.finish(footer)
     finally:
         writer.abandon()
@@ -124,8 +128,10 @@ def _read_one(path: Path, spool: Spool, known: Sequence[Reader], progress: FileP
     )
 
 
-def _write(sources: list[SourceRead], writer: EventWriter, files: _Files, step_range: str | None) -> Footer:
-    ranks = _assign_ranks(sources)
+def _write(
+    sources: list[SourceRead], writer: EventWriter, files: _Files, step_range: str | None, known: Mapping[Path, int]
+) -> Footer:
+    ranks = _assign_ranks(sources, known)
     sources.sort(key=lambda source: (min(ranks[source.path].values()), source.path.name, str(source.path)))
     firsts = [first + source.base_ns for source in sources if (first := source.spool.first_ts()) is not None]
     origin = min(firsts, default=0)
@@ -147,12 +153,15 @@ def _write(sources: list[SourceRead], writer: EventWriter, files: _Files, step_r
     return replace(footer, step_rules=RULES, step_range=step_range)
 
 
-def _assign_ranks(sources: list[SourceRead]) -> dict[Path, dict[str | None, int]]:
-    """Rank of each file, by process label where one file holds several processes.
+def _assign_ranks(sources: list[SourceRead], known: Mapping[Path, int]) -> dict[Path, dict[str | None, int]]:
+    """Rank of each file, by process label where one file holds several processes. known: whatever the files say.
 
     Files that say nothing of their rank get free numbers, in the order of their names: two processes that were both
     device 0 must never be added up.
     """
+    for source in sources:
+        if source.path in known:
+            source.rank, source.rank_from, source.labels = known[source.path], "collector", set()
     taken = {source.rank for source in sources if source.rank is not None}
     free = (number for number in itertools.count() if number not in taken)
     ranks: dict[Path, dict[str | None, int]] = {}
@@ -209,17 +218,23 @@ def _footer(
         sources=tuple(
             _source_info(source, rank) for source in sources for rank in sorted({*ranks[source.path].values()})
         ),
-        devices=tuple(
-            DeviceInfo(rank, device["device"], device["name"], device["properties"])
-            for source in sources
-            for rank in sorted({*ranks[source.path].values()})
-            for device in source.devices
-        ),
+        devices=_devices(sources, ranks),
         origin_ns=origin,
         capture=capture,
         ledger=ledger,
         tracekit=__version__,
     )
+
+
+def _devices(sources: list[SourceRead], ranks: dict[Path, dict[str | None, int]]) -> tuple[DeviceInfo, ...]:
+    """Each device of a rank once, though each of its files may list it."""
+    found: dict[tuple[int, int], DeviceInfo] = {}
+    for source in sources:
+        for rank in sorted({*ranks[source.path].values()}):
+            for device in source.devices:
+                info = DeviceInfo(rank, device["device"], device["name"], device["properties"])
+                found.setdefault((rank, info.device), info)
+    return tuple(found.values())
 
 
 def _source_info(source: SourceRead, rank: int) -> SourceInfo:

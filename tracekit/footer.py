@@ -14,7 +14,8 @@ KEY = b"tracekit"
 class SourceInfo:
     """One trace file as read.
 
-    rank_from: "distributedInfo", "file name", "default" or "assigned" (two files without a rank met).
+    rank_from: "distributedInfo", "file name", "process label", "collector" (it gave one), "default" or "assigned" (two
+    files without a rank met).
     base_ns: Unix time in ns to which the file's timestamps were added; 0 where they were absolute already.
     truncated_at: byte (after decompression) up to which events are whole, None if the file is complete.
     """
@@ -62,8 +63,8 @@ class Ledger:
 class Footer:
     """The whole of it. `origin_ns` is the Unix time of ts 0, or of an unknown epoch if the source had none.
 
-    step_rules: version of the rules by which the column `step` was filled (0: it was not), step_range: and what
-    annotations the user called steps.
+    capture: settings of the profiler, and what the collector knows of the recording. step_rules: version of the rules
+    by which the column `step` was filled (0: it was not), step_range: and what annotations the user called steps.
     """
 
     sources: tuple[SourceInfo, ...]
@@ -80,6 +81,11 @@ class Footer:
     def ranks(self) -> tuple[int, ...]:
         """Ranks present, ascending."""
         return tuple(sorted({source.rank for source in self.sources}))
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """Why less was recorded than was asked for, as the collector said it; empty if it was all."""
+        return tuple(map(str, self.capture.get("partial") or ()))
 
     def to_bytes(self) -> bytes:
         """JSON, as stored under the footer key `tracekit`."""

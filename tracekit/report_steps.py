@@ -36,7 +36,12 @@ _QUANTILES = ("p50", "p90", "p99")
 
 
 def overview(page: Page, steps: Result) -> list[Text]:
-    """The steady steps of the device that spends most time in steps: how long they take, and how busy it is."""
+    """The steady steps of the device that spends most time in steps: how long they take, and how busy it is.
+
+    Without any device, the steps of the rank that has most, as the host saw them.
+    """
+    if not steps.summary:
+        return _on_host(page, steps, _GROUPS)
     here = max(steps.summary, key=lambda row: row["in_steps_ns"] or 0, default=None)
     if here is None or here["in_steps_ns"] is None:
         return []
@@ -52,6 +57,32 @@ def overview(page: Page, steps: Result) -> list[Text]:
         share = sum(map(_charged, rest)) / max(1, sum(map(_charged, chosen)))
         lines += page.line((f"  and {counted(len(rest), 'more row')}, {share:.1%} of the time of these steps", "dim"))
     return lines
+
+
+def _on_host(page: Page, steps: Result, most: int | None) -> list[Text]:
+    """Steps without any device: a table for each rank; at most so many rows, and then of the rank with most steps."""
+    by_rank: dict[int, list[Row]] = {}
+    for row in steps.table.to_pylist():
+        by_rank.setdefault(row["rank"], []).append(row)
+    many, lines = len(by_rank) > 1, list[Text]()
+    if most is not None and many:
+        fullest = max(by_rank, key=lambda rank: sum(row["count"] for row in by_rank[rank]))
+        by_rank = {fullest: by_rank[fullest]}
+    for rank, rows in by_rank.items():
+        lines += page.line((f"Steps on the host{f' of rank {rank}' if many else ''}, by their marks", "bold underline"))
+        shown = rows[:most]
+        lines += _fitted([_host_cells(shown, quantiles) for quantiles in (_QUANTILES, ("p50", "p99"))], page.width)
+        if len(shown) < len(rows):
+            lines += page.line((f"  and {counted(len(rows) - len(shown), 'more row')}", "dim"))
+    return lines
+
+
+def _host_cells(rows: Sequence[Row], quantiles: Sequence[str]) -> list[list[str]]:
+    cells = [["phase", "batch", "steps", *quantiles]]
+    for row in rows:
+        times = [duration(row[f"host_{one}_ns"]) if one == "p50" or row["count"] > 1 else "" for one in quantiles]
+        cells.append([row["phase"], row["bucket"], f"{row['count']:,}", *times])
+    return cells
 
 
 def _title(device: Row, rows: Sequence[Row], many: bool) -> str:
@@ -70,13 +101,15 @@ def _charged(row: Row) -> int:
 
 def _table(rows: Sequence[Row], width: int) -> list[Text]:
     """One line each. Where the width is short, first the P90 goes, then decimals and the words in the batch."""
-    for quantiles, narrow, between in (
-        (_QUANTILES, False, "  "),
-        (("p50", "p99"), False, "  "),
-        (("p50", "p99"), True, "  "),
-        (("p50", "p99"), True, " "),
-    ):
-        lines = _aligned(_cells(rows, quantiles, narrow), between)
+    short = ("p50", "p99")
+    wide, narrow = (_cells(rows, short, narrow) for narrow in (False, True))
+    return _fitted([_cells(rows, _QUANTILES, narrow=False), wide, narrow], width)
+
+
+def _fitted(tables: Sequence[Sequence[Sequence[str]]], width: int) -> list[Text]:
+    """The first of these tables that fits; the last one close together, and cut if need be."""
+    for table, between in [*((table, "  ") for table in tables), (tables[-1], " ")]:
+        lines = _aligned(table, between)
         if all(len(line) <= width for line in lines):
             break
     return [Text(cut(line, width), style="" if at else "dim", no_wrap=True) for at, line in enumerate(lines)]
@@ -124,7 +157,7 @@ def in_full(page: Page, steps: Result) -> list[Text]:
             lines += _group(page, row)
     if (left := len(steps.summary) - _DEVICES) > 0:
         lines += page.line((f"  and {counted(left, 'more device')}: choose a rank, or --format json", "dim"))
-    return lines
+    return lines if steps.summary else lines + _on_host(page, steps, None)
 
 
 def _device(page: Page, device: Row) -> Iterator[Text]:

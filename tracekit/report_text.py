@@ -97,7 +97,9 @@ class _Report(Page):
         footer = trace.footer
         models = sorted({device.name for device in footer.devices if device.name})
         counts = [counted(footer.ledger.stored, "event"), counted(len(footer.ranks), "rank")]
-        lines = self.packed([self.trace, *counts, *models], "bold")
+        cut = footer.partial or any(source.truncated_at is not None for source in footer.sources)
+        partial = ["partial: see health"] if cut else []
+        lines = self.packed([self.trace, *counts, *models, *partial], "bold")
         return lines + (self.wrapped(f"only {trace.scope}", "", "cyan", None) if trace.scope else [])
 
     def categories(self, attribution: Result, most: int | None) -> list[Text]:

@@ -15,8 +15,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tracekit.analysis import Row, counted, duration
-from tracekit.annotate import PHASES
 from tracekit.errors import UsageError
+from tracekit.ranges import PHASES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -50,7 +50,7 @@ GROUP BY ALL;
 -- Ranks read, one row each.
 -- column rank INTEGER: rank.
 -- column world_size BIGINT: ranks of the job, NULL if the trace does not say.
--- column rank_from VARCHAR: where the rank was read: distributedInfo, file name, default, assigned.
+-- column rank_from VARCHAR: who said so: distributedInfo, file name, process label, collector, default, assigned.
 -- column sources BIGINT: files read for it.
 CREATE VIEW ranks AS
 SELECT

@@ -1,4 +1,4 @@
-"""`tracekit.step`: both profilers get the range, whatever the program does between its ends."""
+"""`tracekit.step` and `tracekit.annotate`: both profilers get the range, whatever the program does between its ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracekit
-from tracekit import annotate, step
+from tracekit import annotate, ranges, step
+from tracekit.collectors._in_process.watch import Watch
 
 torch = pytest.importorskip("torch", reason="half of the ranges are torch.profiler's")
 
@@ -61,6 +62,16 @@ def test_what_makes_no_sense_is_refused() -> None:
             step("decode", decode_requests=wrong)
 
 
+def test_annotation_is_no_step_by_its_name() -> None:
+    assert annotate("detokenize {batch} 100 %").name == "detokenize {batch} 100 %"
+    for text in (DECODE, "step[DECODE bs=1]", "ProfilerStep#1", "execute_context_1(5)_generation_0(0)"):
+        with pytest.raises(ValueError, match=r"reads as the mark of a serving step: use tracekit\.step, or"):
+            annotate(text)
+    wrong: Any = 1
+    with pytest.raises(TypeError, match="the text is of type int; a range has a str for a name"):
+        annotate(wrong)
+
+
 # ---- torch.profiler --------------------------------------------------------------------------------------------------
 
 
@@ -71,14 +82,14 @@ def profile(work: Callable[[], object], path: Path) -> Path:
     return path
 
 
-def ranges(work: Callable[[], object], folder: Path) -> list[str]:
+def recorded(work: Callable[[], object], folder: Path) -> list[str]:
     """Names of the ranges recorded, in order of their start."""
     with tracekit.open(profile(work, folder / "raw.json")) as trace:
         return [str(name) for name in trace.sql("SELECT name FROM annotations ORDER BY ts")["name"]]
 
 
 def test_no_step_no_range(tmp_path: Path) -> None:
-    assert ranges(lambda: torch.ones(2) + 1, tmp_path) == []
+    assert recorded(lambda: torch.ones(2) + 1, tmp_path) == []
 
 
 def test_steps_of_a_recorded_program(tmp_path: Path) -> None:
@@ -117,8 +128,63 @@ def test_nested_reused_and_decorated(tmp_path: Path) -> None:
             assert verify(1) == 0
 
     expected = ["draft", "mixed", "draft", "draft", "verify", "verify"]
-    assert ranges(program, tmp_path) == [f"tracekit.step[{phase}]" for phase in expected]
+    assert recorded(program, tmp_path) == [f"tracekit.step[{phase}]" for phase in expected]
     assert (verify.__name__, verify.__doc__) == ("verify", "Doc.")
+
+
+def test_annotations_are_recorded_and_part_of_their_step(tmp_path: Path) -> None:
+    @annotate("load weights")
+    def load() -> None:
+        torch.ones(2) + 1
+
+    def program() -> None:
+        load()
+        with step("decode"), annotate("sample"):
+            torch.ones(2) + 1
+
+    with tracekit.open(profile(program, tmp_path / "raw.json")) as trace:
+        rows = trace.sql("SELECT name, step FROM annotations ORDER BY ts").to_pylist()
+        assert [tuple(row.values()) for row in rows] == [
+            ("load weights", None),
+            ("tracekit.step[decode]", 0),
+            ("sample", 0),
+        ]
+        assert trace.sql("SELECT phase FROM steps")["phase"].to_pylist() == ["decode"]
+
+
+def test_nothing_is_opened_while_nothing_records() -> None:
+    assert ranges._open("a", True) is None
+    opened: list[object] = []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        thread = threading.Thread(target=lambda: opened.append(ranges._open("a", True)))
+        thread.start()
+        thread.join()
+    assert isinstance(opened[0], ranges._Range)
+    assert ranges._open("a", True) is None
+
+
+def test_range_may_outlive_the_recording() -> None:
+    again = step("decode")
+    with again:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            again.__enter__()
+        with again:
+            pass
+        again.__exit__(None, None, None)
+    assert again._open == []
+
+
+def test_steps_are_counted_under_collect_but_annotations_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture: Any = ModuleType("_tracekit_capture")
+    monkeypatch.setitem(sys.modules, "_tracekit_capture", capture)
+    with step("decode"):  # as while the capture is being set up
+        pass
+    capture.watch = Watch()
+    for _ in range(2):
+        with step("decode"), annotate("sample"), step("draft"):
+            pass
+    counted = {key: len(durations) for key, durations in capture.watch.times.items()}
+    assert counted == {("tracekit.step[decode]", False): 2}
 
 
 def test_exceptions_pass_and_end_the_range(tmp_path: Path) -> None:
@@ -180,7 +246,7 @@ def test_what_is_no_function_of_one_step_is_not_decorated() -> None:
         yield 1
 
     for generator in (tokens, stream):
-        with pytest.raises(TypeError, match=r"is a generator function: .* inside it, around the work of one step"):
+        with pytest.raises(TypeError, match=r"is a generator function: .* `with tracekit\.step\(\.\.\.\):` inside it"):
             step("decode")(generator)
     with pytest.raises(TypeError, match=r"tracekit\.step decorates functions, and Path is none"):
         step("decode")(Path)
@@ -209,13 +275,19 @@ class Nvtx(ModuleType):
         self.log.append(f"-{self.stack.pop()}")
 
 
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have who may record looked up again."""
+    ranges._nvtx.cache_clear()
+    monkeypatch.setattr(ranges, "_seers", None)
+
+
 @pytest.fixture
 def nvtx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nvtx]:
     package = Nvtx()
     monkeypatch.setitem(sys.modules, "nvtx", package)
-    annotate._nvtx.cache_clear()
+    forget(monkeypatch)
     yield package
-    annotate._nvtx.cache_clear()
+    ranges._nvtx.cache_clear()
 
 
 def short(log: list[str]) -> str:
@@ -239,7 +311,7 @@ def test_nvtx_ranges_that_overlap_are_split(nvtx: Nvtx) -> None:
     assert short(nvtx.log) == "+prefill +decode -decode -prefill +decode -decode"
 
 
-PHASES = st.sampled_from(annotate.PHASES)
+PHASES = st.sampled_from(ranges.PHASES)
 
 
 @given(st.lists(PHASES | st.integers(0, 3), max_size=12))
@@ -247,7 +319,8 @@ def test_nvtx_always_shows_what_is_open(plan: list[str | int]) -> None:
     """A phase enters a new step; a number leaves the one at that position."""
     nvtx, opened = Nvtx(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(annotate, "_nvtx", lambda torch: annotate._Nvtx(nvtx.push_range, nvtx.pop_range))
+        patch.setattr(ranges, "_nvtx", lambda torch: ranges._Nvtx(nvtx.push_range, nvtx.pop_range))
+        patch.setattr(ranges, "_seers", None)
         for action in [*plan, *[0] * len(plan)]:
             if isinstance(action, str):
                 opened.append(step(action).__enter__())
@@ -328,6 +401,7 @@ def run(code: str) -> str:
 
 USE = """
 import tracekit
+@tracekit.annotate("all")
 @tracekit.step("prefill")
 def prefill():
     with tracekit.step("decode", decode_tokens=4) as step:
@@ -345,13 +419,13 @@ def test_runs_with_what_is_installed_and_imports_no_torch(missing: tuple[str, ..
 def test_sees_torch_once_it_is_imported_wholly() -> None:
     code = """
 import sys, types, importlib.machinery
-from tracekit import annotate
+from tracekit import ranges
 torch = types.ModuleType("torch")
 torch.__spec__ = importlib.machinery.ModuleSpec("torch", None)
 torch.__spec__._initializing = True
 sys.modules["torch"] = torch
-print(annotate._torch())
+print(ranges._torch())
 torch.__spec__._initializing = False
-print(annotate._torch() is torch)
+print(ranges._torch() is torch)
 """
     assert run(code) == "None\nTrue\n"

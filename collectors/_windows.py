@@ -1,0 +1,214 @@
+"""What a capture knows: the program's processes that run torch, and how far each of them is in each window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+# asked: told of the window, not recording yet. lost: ended before it saved. late: had not saved when time was up.
+State = Literal["asked", "recording", "stopped", "saved", "idle", "failed", "lost", "late"]
+_FINAL = frozenset({"saved", "idle", "failed", "lost", "late"})
+
+NO_WORK = "no torch work in the window"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When to record. Times in seconds; `duration` counts from the first process that records.
+
+    paused: no window before `tracekit collect --control start`. timeout: longest wait for processes to save.
+    """
+
+    delay: float | None = None
+    duration: float | None = None
+    steps: int | None = None
+    warmup: int = 0
+    paused: bool = False
+    timeout: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Process:
+    """A process that has imported torch. number: order of first contact; pid: as this process sees it."""
+
+    number: int
+    pid: int
+    name: str
+    python: str
+    torch: str
+    all_threads: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """How long steps of one name took in one process: how many and their median in ns, recorded and not recorded."""
+
+    step: str
+    recorded: int
+    recorded_ns: int
+    plain: int
+    plain_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A Kineto file that one process wrote in one window. size in bytes; stop: seconds for which the program stood."""
+
+    process: Process
+    path: Path
+    size: int
+    reason: str
+    steps: int
+    rank: int | None
+    world_size: int | None
+    stop: float
+    overhead: tuple[StepTimes, ...]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One process in one window. Times are of the collector's monotonic clock, in seconds."""
+
+    process: Process
+    state: State = "asked"
+    stepping: bool = False
+    closed: bool = False
+    activities: tuple[str, ...] = ()
+    began: float | None = None
+    ended: float | None = None
+    reason: str = ""
+    why: str = ""
+    part: Part | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more is to be expected of it."""
+        return self.state in _FINAL
+
+
+@dataclass(slots=True)
+class Window:
+    """A time in which processes record.
+
+    closed: by what, None while it is open. steps_done: a process has recorded its steps. converting: nothing more is
+    taken in; delivered: its file is written, or it is known why not.
+    """
+
+    number: int
+    opened: float
+    warmup: int
+    steps: int | None
+    attempts: dict[Process, Attempt] = field(default_factory=dict)
+    first: float | None = None
+    closed: str | None = None
+    closed_at: float = 0.0
+    steps_done: bool = False
+    converting: bool = False
+    delivered: bool = False
+
+    @property
+    def as_settings(self) -> dict[str, Any]:
+        """What a process is told of it."""
+        return {"id": self.number, "warmup": self.warmup, "steps": self.steps}
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is closed and every process that took part has saved, failed or ended."""
+        return self.closed is not None and all(attempt.settled for attempt in self.attempts.values())
+
+    @property
+    def seconds(self) -> float:
+        """The longest time for which a process recorded."""
+        times = [
+            attempt.ended - attempt.began
+            for attempt in self.attempts.values()
+            if attempt.began is not None and attempt.ended is not None
+        ]
+        return max(times, default=0.0)
+
+    @property
+    def parts(self) -> list[Part]:
+        """What was saved, in order of process start."""
+        saved = [attempt.part for attempt in self.attempts.values() if attempt.part is not None]
+        return sorted(saved, key=lambda part: part.process.number)
+
+    def of(self, *states: State) -> list[Attempt]:
+        """Attempts in one of these states, in order of process start."""
+        found = [attempt for attempt in self.attempts.values() if attempt.state in states]
+        return sorted(found, key=lambda attempt: attempt.process.number)
+
+    def join(self, process: Process) -> Attempt:
+        """The attempt of a process, made if it has none."""
+        return self.attempts.setdefault(process, Attempt(process))
+
+    def hear(self, process: Process, message: Mapping[str, Any], parts: Path, now: float) -> None:
+        """Take in what a process says of this window. A message that makes no sense raises ValueError or KeyError."""
+        attempt = self.join(process)
+        said = message["say"]
+        if attempt.state == "late" or (said == "stopped" and attempt.settled):  # another process has saved, and faster
+            return
+        if said == "recording":
+            attempt.state, attempt.began = "recording", now
+            attempt.activities = tuple(str(one) for one in message.get("activities", ()))
+            self.first = now if self.first is None else self.first
+        elif said == "stepping":
+            attempt.stepping = True
+        elif said == "stopped":
+            attempt.state, attempt.reason = "stopped", str(message.get("reason", ""))
+            attempt.ended = max(attempt.began or 0.0, now - float(message.get("seconds", 0.0)))
+        elif said == "saved":
+            attempt.part = _part(process, message, parts, self.number)
+            attempt.state, attempt.reason = "saved", attempt.part.reason
+            attempt.ended = now if attempt.ended is None else attempt.ended
+        elif said in ("idle", "failed"):
+            attempt.state = "idle" if said == "idle" else "failed"
+            attempt.why = str(message.get("why") or NO_WORK)
+
+    def part_with(self, process: Process) -> None:
+        """A process has ended."""
+        attempt = self.attempts.get(process)
+        if attempt is None or attempt.settled:
+            return
+        attempt.state = "idle" if attempt.state == "asked" else "lost"
+        attempt.why = NO_WORK if attempt.state == "idle" else "ended before it saved"
+
+    def count_silent_as_idle(self) -> None:
+        """A process that has said nothing of this window for long has nothing to save."""
+        for attempt in self.of("asked"):
+            attempt.state, attempt.why = "idle", "no answer: the process was busy or stopped"
+
+    def give_up_waiting(self) -> None:
+        """What has not come by now is not waited for."""
+        for attempt in self.attempts.values():
+            if not attempt.settled:
+                attempt.state = "late"
+
+
+def _part(process: Process, message: Mapping[str, Any], parts: Path, window: int) -> Part:
+    """The part told of, under a name of its own: a process that became another one has the same pid."""
+    name = str(message["file"])
+    if not name or "/" in name or name.startswith("."):
+        raise ValueError(f"not a file name: {name!r}")
+    times = [
+        StepTimes(str(one["step"]), *(int(number) for number in (*one["recorded"], *one["plain"])))
+        for one in message.get("overhead", ())
+    ]
+    seconds = message.get("seconds") or [0.0]
+    path = parts / f"window-{window}-process-{process.number}-pid-{process.pid}.json"
+    (parts / name).replace(path)
+    return Part(
+        process=process,
+        path=path,
+        size=int(message.get("bytes", 0)),
+        reason=str(message.get("reason", "")),
+        steps=int(message.get("steps", 0)),
+        rank=None if message.get("rank") is None else int(message["rank"]),
+        world_size=None if message.get("world_size") is None else int(message["world_size"]),
+        stop=float(seconds[0]),
+        overhead=tuple(times),
+    )

@@ -1,0 +1,545 @@
+"""`collect --attach` against servers that behave badly. The good path is `test_attach_vllm.py`, with a real engine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracekit.collectors import attach as attach_module
+from tracekit.collectors._attach_plan import Situation, make_plan
+from tracekit.collectors._engine_api import Address, Engine, Server, identify, parse_address
+from tracekit.collectors._server_process import ServerProcess, read_settings, serving
+from tracekit.collectors.attach import Attached, attach
+from tracekit.errors import CaptureError, UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+# A function of the answering thread: a status, and a body as an object or text.
+Answer = Callable[[Any], tuple[int, object]]
+KEYS: dict[str, object] = {"profile_prefix": {}, "max_iterations": {}}
+
+
+def described(properties: dict[str, object] | None) -> dict[str, object]:
+    """An /openapi.json with /start_profile; its body in the way FastAPI describes an optional one."""
+    reference = {"anyOf": [{"$ref": "#/components/schemas/Start"}, {"type": "null"}]}
+    body = {} if properties is None else {"requestBody": {"content": {"application/json": {"schema": reference}}}}
+    return {
+        "paths": {"/start_profile": {"post": body}, "/stop_profile": {"post": {}}},
+        "components": {"schemas": {"Start": {"properties": properties or {}}}},
+    }
+
+
+@dataclass
+class Bad:
+    """A server, answering as told and 404 otherwise; `asked` are the POSTs it got, with their bodies."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[tuple[str, object]] = field(default_factory=list)
+    port: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def vllm(self, properties: dict[str, object] | None = None, stop: Answer = lambda _: (200, "")) -> Bad:
+        """Speak as vLLM does."""
+        self.answers |= {
+            "/version": lambda _: (200, {"version": "0.32.0"}),
+            "/openapi.json": lambda _: (200, described(properties)),
+            "/start_profile": lambda _: (200, ""),
+            "/stop_profile": stop,
+        }
+        return self
+
+
+@pytest.fixture
+def bad(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bad]:
+    server = Bad()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(None)
+
+        def do_POST(self) -> None:
+            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = json.loads(text) if text else None
+            server.asked.append((self.path, body))
+            self.answer(body)
+
+        def answer(self, body: object) -> None:
+            status, said = server.answers.get(self.path, lambda _: (404, ""))(body)
+            text = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:  # a client that gave up
+            pass
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a proxy is never asked
+    monkeypatch.setattr(attach_module, "_QUIET_S", {"vllm": 0.5, "sglang": 0.5})
+    monkeypatch.setattr(attach_module, "_TICK_S", 0.05)
+    with Quiet(("127.0.0.1", 0), Handler) as http:
+        server.port = http.server_address[1]
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+        yield server
+        server.ended.set()
+        http.shutdown()
+
+
+def trace(rank: int = 0, world_size: int = 1, *, steps: int = 1) -> bytes:
+    """What torch.profiler writes of a worker that ran some steps."""
+    mark = {"ph": "X", "cat": "user_annotation", "name": "execute_context_0(0)_generation_1(1)", "ts": 1, "dur": 5}
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 2, "dur": 1}
+    document = {
+        "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": world_size},
+        "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}}]
+        + [{**event, "pid": 1, "tid": 1} for _ in range(steps) for event in (mark, op)],
+    }
+    return gzip.compress(json.dumps(document, indent=1).encode())
+
+
+def writes(folder: Path, **files: bytes) -> Answer:
+    """Stopping leaves these files."""
+
+    def stop(_: object) -> tuple[int, object]:
+        for name, content in files.items():
+            (folder / f"{name}.1.pt.trace.json.gz").write_bytes(content)
+        return 200, ""
+
+    return stop
+
+
+def run(bad: Bad, folder: Path, *, steps: int | None = None, timeout: float = 5, **changes: Any) -> Attached:
+    said: list[str] = changes.pop("said", [])
+    return attach(
+        changes.pop("address", f":{bad.port}"),
+        engine=changes.pop("engine", "auto"),
+        duration=None if steps else 0.1,
+        steps=steps,
+        profile_dir=folder,
+        timeout=timeout,
+        raw=folder,
+        say=said.append,
+    )
+
+
+def fails(kind: type[Exception], bad: Bad, folder: Path, **changes: Any) -> str:
+    with pytest.raises(kind) as caught:
+        run(bad, folder, **changes)
+    return str(caught.value)
+
+
+# ---- no engine, or one that will not ---------------------------------------------------------------------------------
+
+
+def test_nothing_listens(bad: Bad, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert fails(CaptureError, bad, tmp_path, address=f":{port}") == (
+            f"http://127.0.0.1:{port}: GET /openapi.json: connection refused: nothing listens there. Is the server up, "
+            "and is this its port?"
+        )
+
+
+def test_what_listens_is_no_engine(bad: Bad, tmp_path: Path) -> None:
+    assert "answers, but neither as vLLM (GET /version) nor as SGLang (GET /server_info)" in fails(
+        CaptureError, bad, tmp_path
+    )
+
+
+def test_what_listens_speaks_no_http(bad: Bad, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        message = fails(CaptureError, bad, tmp_path, address=f":{listener.getsockname()[1]}")
+    assert message.endswith("GET /openapi.json: what answers there is no HTTP server")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "wants a key (401 to GET /openapi.json). Put the server's key"),
+        (307, "sends GET /openapi.json on to another address; name that one in --attach"),
+    ],
+)
+def test_server_behind_something(bad: Bad, tmp_path: Path, status: int, said: str) -> None:
+    bad.answers["/openapi.json"] = lambda _: (status, "")
+    assert said in fails(CaptureError, bad, tmp_path)
+
+
+def test_vllm_without_profiling_says_what_to_set(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm().answers["/openapi.json"] = lambda _: (200, {"paths": {"/version": {"get": {}}}})
+    assert fails(CaptureError, bad, tmp_path) == (
+        f"the vllm at http://127.0.0.1:{bad.port} was not started with profiling enabled. Start it with "
+        '--profiler-config \'{"profiler":"torch","torch_profiler_dir":"/abs/dir","torch_profiler_with_stack":false}\' '
+        "(vLLM before 0.13: the variable VLLM_TORCH_PROFILER_DIR=/abs/dir)"
+    )
+    assert bad.asked == []
+
+
+def test_vllm_without_profiling_and_without_a_description(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm()
+    del bad.answers["/openapi.json"], bad.answers["/start_profile"]
+    assert "has no /start_profile: profiling is not enabled. Start it with" in fails(CaptureError, bad, tmp_path)
+    assert bad.asked == [("/start_profile", None)]
+
+
+def test_another_engine_than_the_one_named(bad: Bad, tmp_path: Path) -> None:
+    message = fails(UsageError, bad.vllm(), tmp_path, engine="sglang")
+    assert message == f"http://127.0.0.1:{bad.port} answers as vLLM, not as SGLang; leave --engine out"
+
+
+def test_a_recording_that_is_open_is_left_alone(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm().answers["/start_profile"] = lambda _: (409, {"error": {"message": "already active"}})
+    assert "is recording already, for somebody else or since an earlier try" in fails(CaptureError, bad, tmp_path)
+    assert bad.asked == [("/start_profile", None)]
+
+
+def test_start_that_fails_shows_what_the_server_said(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm().answers["/start_profile"] = lambda _: (500, "Internal Server Error")
+    assert fails(CaptureError, bad, tmp_path).startswith(
+        f"http://127.0.0.1:{bad.port} answered 500 to /start_profile: Internal Server Error. Its log says more."
+    )
+
+
+def test_steps_where_the_engine_knows_no_such_key(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm()
+    assert "cannot be told to stop after a number of steps" in fails(UsageError, bad, tmp_path, steps=3)
+    assert bad.asked == []
+
+
+# ---- keys that are refused, or taken and ignored ---------------------------------------------------------------------
+
+
+def test_strict_server_that_refuses_a_key_it_describes(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm(KEYS, writes(tmp_path, rank0=trace()))
+    bad.answers["/start_profile"] = lambda body: (200, "") if body is None else (422, "extra_forbidden")
+    assert run(bad, tmp_path).partial == ()
+    (first, wished), second, third = bad.asked
+    assert (first, [*wished], second, third) == (  # type: ignore[misc]
+        "/start_profile",
+        ["profile_prefix"],
+        ("/start_profile", None),
+        ("/stop_profile", None),
+    )
+
+
+def test_strict_server_that_refuses_steps(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm(KEYS).answers["/start_profile"] = lambda _: (400, "not supported by this worker")
+    assert fails(UsageError, bad, tmp_path, steps=3) == (
+        f"http://127.0.0.1:{bad.port} does not take --steps (400: not supported by this worker); use --duration"
+    )
+    assert [path for path, _ in bad.asked] == ["/start_profile", "/start_profile"]
+
+
+def test_name_of_files_that_the_server_ignores(bad: Bad, tmp_path: Path) -> None:
+    (tmp_path / "old.pt.trace.json.gz").write_bytes(trace())
+    bad.vllm(KEYS, writes(tmp_path, host_17=trace()))
+    attached = run(bad, tmp_path)
+    assert attached.files == (tmp_path / "host_17.1.pt.trace.json.gz",)
+    recorded = attached.capture.pop("window")
+    assert isinstance(recorded, dict)
+    assert recorded.pop("recorded_s") == pytest.approx(0.1, abs=0.1)
+    assert recorded == {"duration_s": 0.1, "steps": None, "ended_by": ["duration"]}
+    assert attached.capture == {
+        "engine": "vllm",
+        "engine_version": "0.32.0",
+        "processes": [{"rank": 0, "steps": 1}],
+    }
+
+
+# ---- stopping, and what comes of it ----------------------------------------------------------------------------------
+
+
+def test_stop_that_takes_long_is_waited_for_with_news(bad: Bad, tmp_path: Path) -> None:
+    content = trace(steps=2)
+
+    def slowly(_: object) -> tuple[int, object]:
+        path = tmp_path / "rank0.1.pt.trace.json.gz"
+        with path.open("wb", buffering=0) as file:
+            file.write(content[:100])
+            time.sleep(2.5)
+            file.write(content[100:])
+        return 200, ""
+
+    said: list[str] = []
+    attached = run(bad.vllm(stop=slowly), tmp_path, said=said)
+    assert (len(attached.files), attached.partial) == (1, ())
+    assert said == [
+        f"vllm 0.32.0 at http://127.0.0.1:{bad.port} records 0.1 s; send it requests. Ctrl-C ends it early.",
+        "The server writes its files: 0.0 MB in 1 file so far (limit 5 s), 2 s",
+    ]
+
+
+def test_stop_that_never_answers_ends_at_the_time_limit(bad: Bad, tmp_path: Path) -> None:
+    def never(_: object) -> tuple[int, object]:
+        bad.ended.wait(30)
+        return 200, ""
+
+    begun = time.monotonic()
+    message = fails(CaptureError, bad.vllm(stop=never), tmp_path, timeout=1)
+    assert time.monotonic() - begun < 3
+    assert message.startswith(
+        f"no file can be read in {tmp_path}. The server has not answered /stop_profile (limit 1 s, see --timeout). "
+        "Writing takes minutes where there are many events"
+    )
+
+
+def test_stop_that_fails_keeps_what_is_there(bad: Bad, tmp_path: Path) -> None:
+    def half(body: object) -> tuple[int, object]:
+        writes(tmp_path, rank1=trace(1, 2))(body)
+        return 500, "EngineDeadError"
+
+    attached = run(bad.vllm(stop=half), tmp_path)
+    assert attached.files == (tmp_path / "rank1.1.pt.trace.json.gz",)
+    assert attached.partial == (
+        "1 of 2 ranks wrote a file: no file of rank 0. The server failed when told to stop; its log says why",
+    )
+
+
+def test_engine_that_dies_of_stopping_has_left_its_files(bad: Bad, tmp_path: Path) -> None:
+    def last(body: object) -> tuple[int, object]:
+        writes(tmp_path, rank0=trace())(body)
+        raise ConnectionResetError
+
+    said: list[str] = []
+    attached = run(bad.vllm(stop=last), tmp_path, said=said)
+    assert (len(attached.files), attached.partial) == (1, ())
+    assert said[1:] == ["The files are whole. The server failed when told to stop; its log says why"]
+
+
+def test_no_file_appears(bad: Bad, tmp_path: Path) -> None:
+    message = fails(CaptureError, bad.vllm(), tmp_path)
+    assert message.startswith(
+        f"the vllm at http://127.0.0.1:{bad.port} recorded, it says, and no file appeared in {tmp_path}. Is that where "
+        "it writes? Start it with --profiler-config"
+    )
+
+
+def test_missing_rank_is_named(bad: Bad, tmp_path: Path) -> None:
+    (tmp_path / "dp0_pp0_tp1_rank1.0.pt.trace.json.gz").write_bytes(trace(1, 3))  # of an earlier recording
+    stop = writes(tmp_path, dp0_pp0_tp0_rank0=trace(0, 3), dp0_pp0_tp2_rank2=trace(2, 3))
+    attached = run(bad.vllm(stop=stop), tmp_path)
+    assert [path.name for path in attached.files] == [
+        "dp0_pp0_tp0_rank0.1.pt.trace.json.gz",
+        "dp0_pp0_tp2_rank2.1.pt.trace.json.gz",
+    ]
+    assert attached.partial == (
+        "2 of 3 ranks wrote a file: no file of rank 1. The server says it is done; ranks on other machines write to "
+        "folders of theirs",
+    )
+
+
+def test_replicas_get_ranks_of_their_own(bad: Bad, tmp_path: Path) -> None:
+    stop = writes(tmp_path, dp0_tp0_rank0=trace(), dp1_tp0_rank0=trace())
+    attached = run(bad.vllm(stop=stop), tmp_path)
+    assert [(path.name[:3], rank) for path, rank in attached.ranks.items()] == [("dp0", 0), ("dp1", 1)]
+
+
+def test_cut_file_is_kept_and_named(bad: Bad, tmp_path: Path) -> None:
+    stop = writes(tmp_path, rank0=trace(0, 2, steps=500), rank1=trace(1, 2, steps=500)[:-200])
+    attached = run(bad.vllm(stop=stop), tmp_path)
+    assert len(attached.files) == 2
+    assert [reason.partition(". ")[0] for reason in attached.partial] == ["rank1.1.pt.trace.json.gz ends early"]
+
+
+def test_nobody_sent_requests(bad: Bad, tmp_path: Path) -> None:
+    stop = writes(tmp_path, rank0=trace(steps=0))
+    assert fails(CaptureError, bad.vllm(stop=stop), tmp_path) == (
+        "empty window: no step ran in the 0.1 s that the server recorded. Send requests while it records"
+    )
+
+
+def test_fewer_steps_than_asked_for(bad: Bad, tmp_path: Path) -> None:
+    bad.vllm(KEYS, writes(tmp_path, rank0=trace(steps=3)))
+    attached = run(bad, tmp_path, steps=10, timeout=1)
+    assert attached.partial == ("3 of 10 steps ran before the window ended",)
+    assert bad.asked[0][1] == {"max_iterations": 10, "profile_prefix": bad.asked[0][1]["profile_prefix"]}  # type: ignore[index]
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tracekit.collectors.attach import attach
+from tracekit.errors import CaptureError
+folder = Path(sys.argv[2])
+try:
+    attached = attach(sys.argv[1], engine="auto", duration=60, steps=None, profile_dir=folder, timeout=30, raw=folder,
+                      say=lambda text: print(text, flush=True))
+    print(attached.capture["window"]["ended_by"], len(attached.files))
+except CaptureError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_stops_the_server_and_keeps_the_trace(bad: Bad, tmp_path: Path, number: int) -> None:
+    bad.vllm(stop=writes(tmp_path, rank0=trace()))
+    with started(bad, tmp_path) as process:
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=20)
+    assert said.splitlines() == [
+        "Interrupted: the window ends here. The trace is kept; once more gives up.",
+        "['interrupt'] 1",
+    ]
+    assert bad.asked == [("/start_profile", None), ("/stop_profile", None)]
+
+
+def test_second_interrupt_gives_up_waiting(bad: Bad, tmp_path: Path) -> None:
+    def never(_: object) -> tuple[int, object]:
+        bad.ended.wait(30)
+        return 200, ""
+
+    with started(bad.vllm(stop=never), tmp_path) as process:
+        process.send_signal(signal.SIGINT)
+        while len(bad.asked) < 2:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=20)
+    assert said.splitlines()[1] == (
+        f"given up. http://127.0.0.1:{bad.port} has been told to stop recording, and may still be writing into "
+        f"{tmp_path}: once it has, `tracekit convert` reads the files there"
+    )
+    assert bad.asked == [("/start_profile", None), ("/stop_profile", None)]
+
+
+def started(bad: Bad, folder: Path) -> subprocess.Popen[str]:
+    """A process that has begun to record for a minute."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(bad.port), str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("send it requests. Ctrl-C ends it early.\n")
+    return process
+
+
+# ---- plain values ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("8000", "http://127.0.0.1:8000"),
+        (":8000", "http://127.0.0.1:8000"),
+        ("gpu7:8000", "http://gpu7:8000"),
+        ("https://gpu7/engine/", "https://gpu7:443/engine"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_addresses(text: str, read: str) -> None:
+    assert str(parse_address(text)) == read
+
+
+@pytest.mark.parametrize("text", ["gpu7", "ftp://gpu7:1", "http://gpu7:99999", "http://me:secret@gpu7:1", ""])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_address(text)
+    assert "--attach" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "profiler", "folder", "ranks"),
+    [
+        ("vllm serve m", {}, None, None, None),
+        ('vllm serve m -tp 2 --profiler-config {"profiler":"torch","torch_profiler_dir":"p"}', {}, "torch", "/w/p", 2),
+        ("vllm serve m --profiler-config.torch_profiler_dir=/p -pp=2 -tp=4", {}, None, "/p", 8),
+        ("vllm serve m --profiler_config.profiler cuda", {}, "cuda", None, None),
+        ("vllm serve m --data-parallel-size 4 --data-parallel-size-local 2", {}, None, None, 2),
+        ("vllm serve m", {"VLLM_TORCH_PROFILER_DIR": "~/p", "HOME": "/h"}, None, "/h/p", None),
+        ("vllm serve m --profiler-config {broken -tp", {}, None, None, None),
+    ],
+)
+def test_command_lines(
+    words: str, environment: dict[str, str], profiler: str | None, folder: str | None, ranks: int | None
+) -> None:
+    said = read_settings(words.split(" "), environment, Path("/w"))
+    assert (said.profiler, said.folder and str(said.folder), said.ranks) == (profiler, folder, ranks)
+
+
+@pytest.mark.parametrize(
+    ("host", "process", "said"),
+    [
+        ("192.0.2.7", None, "is another machine, and the profiler's files must be reachable from here"),
+        ("127.0.0.1", None, "cannot be seen (a container, or another user's)"),
+        ("127.0.0.1", ServerProcess(folder=Path("/p"), same_files=False), "runs in a container, and the folder"),
+        ("127.0.0.1", ServerProcess(remote_folder=True), "writes to remote storage"),
+        ("127.0.0.1", ServerProcess(), "does not say where its profiler writes"),
+    ],
+)
+def test_folder_that_cannot_be_known_is_asked_for(
+    tmp_path: Path, host: str, process: ServerProcess | None, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_plan(Situation(Address("http", host, 1), Engine("vllm"), process, None, tmp_path, None))
+    assert said in str(caught.value)
+    assert "--profile-dir" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ({"tp_size": 2, "pp_size": 2, "dp_size": 3}, 12),
+        ({"tp_size": 4, "pp_size": 1, "dp_size": 4, "enable_dp_attention": True}, 4),
+        ({"tp_size": "?"}, None),
+    ],
+)
+def test_ranks_of_sglang(bad: Bad, said: dict[str, object], ranks: int | None) -> None:
+    bad.answers["/get_server_info"] = lambda _: (
+        200,
+        {**said, "version": "0.4.9", "launch_command": "--api-key secret"},
+    )
+    engine = identify(Server(Address("http", "127.0.0.1", bad.port)), "auto")
+    assert engine == Engine("sglang", "0.4.9", ranks=ranks)
+
+
+def test_process_behind_a_port_is_found(bad: Bad) -> None:
+    assert serving(bad.port) == ServerProcess(same_files=True, same_user=True)
+    assert serving(1) is None
+
+
+def test_sglang_is_asked_for_what_it_describes(tmp_path: Path) -> None:
+    def plan(keys: frozenset[str] | None) -> dict[str, object] | None:
+        engine = Engine("sglang", "0.5.23", True, keys, ranks=2)
+        return make_plan(Situation(Address("http", "127.0.0.1", 1), engine, ServerProcess(), None, tmp_path, 7)).body
+
+    least = {"output_dir": str(tmp_path), "num_steps": 7}
+    assert plan(None) == least | {"record_shapes": True, "with_stack": False}
+    assert plan(frozenset({"output_dir", "num_steps", "with_stack"})) == least | {"with_stack": False}
+    with pytest.raises(UsageError, match="does not take num_steps; use a newer one"):
+        plan(frozenset({"output_dir"}))
+
+
+def test_sglang_whose_profiler_obeys_nobody(tmp_path: Path) -> None:
+    process = ServerProcess(stages_only=True)
+    with pytest.raises(CaptureError, match="was started with SGLANG_PROFILE_V2"):
+        make_plan(Situation(Address("http", "127.0.0.1", 1), Engine("sglang"), process, None, tmp_path, None))

@@ -1,0 +1,124 @@
+"""Signals sent to `tracekit collect`: the program gets them and ends in its own way, and the trace is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.collecting import COLLECT, DEADLINE_S, environment, names, runs, start, stop, write
+
+pytest.importorskip("torch", reason="collect runs programs that import torch")
+
+LOOP = """
+    import os, signal, sys, time
+    import torch
+    for number in signal.SIGINT, signal.SIGTERM:
+        if number.name in sys.argv[1:]:
+            signal.signal(number, lambda got, frame: sys.exit(signal.Signals(got).name + " handled"))
+        if "deaf" in sys.argv[1:]:
+            signal.signal(number, lambda got, frame: print("not now", file=sys.stderr, flush=True))
+    with torch.profiler.record_function("worked"):
+        torch.ones(2) + 1
+    print(os.getpid(), flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "code", "ending"),
+    [
+        (signal.SIGINT, [], 130, "the program was ended by SIGINT"),
+        (signal.SIGTERM, [], 143, "the program was ended by SIGTERM"),
+        (signal.SIGTERM, ["SIGTERM"], 1, "the program exited with status 1"),
+    ],
+    ids=["Ctrl-C", "kill", "handler of its own"],
+)
+def test_stopped_by_signal_keeps_the_trace(
+    tmp_path: Path, number: signal.Signals, arguments: list[str], code: int, ending: str
+) -> None:
+    """Ctrl-C goes to the whole group of a session without a terminal, `kill` to the collector alone."""
+    write(tmp_path / "loop.py", LOOP)
+    ended, said = stop(
+        start(tmp_path, "--", sys.executable, "loop.py", *arguments), number, group=number == signal.SIGINT
+    )
+    assert ended == code, said
+    assert said.count("KeyboardInterrupt\n") == (number == signal.SIGINT)
+    assert said.count("SIGTERM handled\n") == len(arguments)
+    assert f"Stopped by {number.name}; {ending}.\n" in said
+    assert said.count("Wrote trace.parquet (") == 1
+    assert "tracekit" not in said.replace("trace.parquet", "")
+    assert names(tmp_path / "trace.parquet") == ["worked"]
+
+
+ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+def test_terminal_interrupt_reaches_the_program_once(tmp_path: Path) -> None:
+    write(tmp_path / "loop.py", LOOP)
+    with subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, *COLLECT, "--", sys.executable, "loop.py"],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().strip().isdigit()
+        process.stdin.write(b"\x03")
+        process.stdin.flush()
+        said = process.stdout.read().decode()
+    assert process.returncode == 130, said
+    assert said.count("KeyboardInterrupt") == 1
+    assert "Stopped by SIGINT; the program was ended by SIGINT." in said
+
+
+def test_second_interrupt_gives_up_at_once(tmp_path: Path) -> None:
+    """What was saved before, by a process that has ended, is kept; the program and its child are killed."""
+    write(tmp_path / "loop.py", LOOP)
+    write(tmp_path / "before.py", "import torch\ntorch.ones(2) + 1\n")
+    write(tmp_path / "all.sh", f"{sys.executable} before.py\nexec {sys.executable} loop.py deaf\n")
+    process = start(tmp_path, "--", "/bin/sh", "all.sh")
+    os.kill(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "not now\n"
+    (program,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    time.sleep(0.6)  # two signals together are one wish
+    began = time.monotonic()
+    code, said = stop(process, signal.SIGINT)
+    assert time.monotonic() - began < 3
+    assert code == 130
+    assert not runs(program)
+    assert said == (
+        "Given up; the program was killed.\n"
+        "What was saved is in trace.parts: tracekit convert trace.parts -o trace.parquet\n"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"loop.py", "before.py", "all.sh", "trace.parts"}
+    assert len(list((tmp_path / "trace.parts").iterdir())) == 1
+
+
+def test_killed_collector_takes_the_program_with_it(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("needs prctl")
+    write(tmp_path / "loop.py", "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n")
+    with subprocess.Popen(
+        [*COLLECT, "--", sys.executable, "loop.py"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        program = int(process.stdout.readline())
+        process.kill()
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until and runs(program):
+        time.sleep(0.05)
+    assert not runs(program)

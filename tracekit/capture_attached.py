@@ -1,0 +1,56 @@
+"""What a server recorded of itself becomes one trace, and is described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.capture_files import count_rows, keep_parts, move_in
+from tracekit.capture_gates import unconverted
+from tracekit.capture_summary import size
+from tracekit.errors import CaptureError, TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.collectors.attach import Attached
+
+
+def convert_attached(
+    attached: Attached, output: Path, keep_raw: Path | None, folder: Path, say: Callable[[str], None]
+) -> None:
+    """Convert the files into `output`, and say what is in it.
+
+    Files below `folder` are ours and go, unless keep_raw names a folder for them; others are the server's and stay.
+    Raises CaptureError if they cannot be converted; ours are kept then.
+    """
+    from tracekit.convert import convert
+
+    draft = folder / "draft.parquet"
+    ours = [path for path in attached.files if path.is_relative_to(folder)]
+    capture = {**attached.capture, "partial": list(attached.partial)}
+    try:
+        footer = convert(
+            attached.files, draft, force=True, allow_partial=True, ranks=attached.ranks or None, capture=capture
+        )
+    except TracekitError as error:
+        kept = keep_parts(ours, output) if ours else attached.files[0].parent
+        raise CaptureError(unconverted(error, kept, output)) from error
+    counts, _, _ = count_rows(draft)
+    say(f"Recorded {len(footer.ranks)} rank{'s' if len(footer.ranks) > 1 else ''}:")
+    for rank, one in sorted(counts.items()):
+        say(f"  rank {rank}: {one.events:,} events, {one.device:,} of the device, {one.steps:,} steps")
+    written = f"Wrote {output} ({size(draft.stat().st_size)})"
+    draft.replace(output)
+    say(written)
+    if keep_raw is not None:
+        _keep(ours, attached.files, keep_raw, say)
+
+
+def _keep(ours: list[Path], files: tuple[Path, ...], keep_raw: Path, say: Callable[[str], None]) -> None:
+    if ours:
+        keep_raw.mkdir(exist_ok=True)
+        for path in ours:
+            move_in(path, keep_raw)
+        say(f"Wrote {keep_raw}: the profiler's own files; they may hold secrets")
+    else:
+        say(f"The profiler's own files stay where the server wrote them: {files[0].parent}")

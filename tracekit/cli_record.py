@@ -1,0 +1,191 @@
+"""What `tracekit collect` does: run a program and record it, record a server that runs, talk to a running capture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import click
+
+from tracekit.cli import open_output
+from tracekit.collectors._windows import Plan
+from tracekit.collectors.torch_profiler import Recorder, Recording
+from tracekit.errors import CaptureError, UsageError
+
+if TYPE_CHECKING:
+    from tracekit.capture_files import CaptureFiles
+
+__all__ = ["Destination", "Plan", "Recorder", "attach_to", "run", "send"]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the results go."""
+
+    output: Path
+    force: bool
+    keep_raw: Path | None
+
+    def check(self, named: Sequence[Path] = ()) -> None:
+        """Refuse what cannot be written, or would overwrite a file that the program names, before it is run."""
+        from tracekit.capture_files import same_file
+
+        open_output(self.output, self.force)
+        if any(same_file(self.output, other) for other in named):
+            raise UsageError(
+                f"{self.output} is named in the command to run, and would be overwritten; write to another file"
+            )
+        if self.keep_raw is None:
+            return
+        if self.keep_raw.exists() and not self.keep_raw.is_dir():
+            raise UsageError(f"--keep-raw {self.keep_raw} is a file; name a folder")
+        if not self.keep_raw.absolute().parent.is_dir():
+            raise UsageError(f"--keep-raw: {self.keep_raw.parent} is not a folder; make it first")
+        if same_file(self.output, self.keep_raw):
+            raise UsageError(f"-o and --keep-raw are the same, {self.output}; name two")
+
+
+def say(text: str) -> None:
+    """Print a line of talk. A terminal that has gone must not end a recording."""
+    with suppress(OSError, ValueError):
+        click.echo(text, err=True)
+
+
+def run(
+    command: Sequence[str], destination: Destination, plan: Plan, recorder: Recorder, *, keep_command: bool
+) -> None:
+    """Run the command and record it. Ends with the program's exit code; CaptureError if not all was recorded."""
+    from tracekit.capture_files import CaptureFiles, Wanted, keep_parts
+    from tracekit.capture_gates import unconverted
+    from tracekit.collectors.torch_profiler import files_of, record
+
+    named = tuple(files_of(command))
+    destination.check(named)
+    wanted = Wanted(
+        destination.output, destination.force, destination.keep_raw, tuple(command) if keep_command else None, named
+    )
+    with _temporary_folder(destination.output.absolute().parent) as folder:
+        parts = folder / "parts"
+        parts.mkdir()
+        files = CaptureFiles(wanted, plan, folder, say)
+        recording = record(command, plan, recorder, parts, deliver=files.deliver, say=say)
+        if recording.gave_up is not None:
+            _leave_at_once(recording, files, folder, parts)
+        if recording.failure is not None:
+            kept = keep_parts(sorted(parts.glob("*.json")), destination.output)
+            raise CaptureError(unconverted(recording.failure, kept, destination.output)) from recording.failure
+        _conclude(recording, files, plan)
+
+
+def _conclude(recording: Recording, files: CaptureFiles, plan: Plan) -> None:
+    """End as the program did, or with what is wrong with its recording."""
+    from tracekit.capture_gates import ended_badly, why_no_window
+
+    ended = recording.ended
+    assert ended is not None
+    problems = [text for text, said in files.problems if not said]
+    if len(problems) < len(files.problems):
+        count = len(files.problems) - len(problems)
+        problems.append(f"{count} window{'s' if count > 1 else ''} failed, as said above")
+    if not recording.windows:
+        problems.append(why_no_window(plan, seen=recording.seen, met=len(recording.processes)))
+    badly = ended_badly(ended)
+    if problems:
+        text = "; ".join(problems)
+        if badly and not text.startswith(badly):
+            text = f"{badly}; {text}"
+        error = CaptureError(text)
+        error.exit_code = ended.exit_code or CaptureError.exit_code
+        raise error
+    if badly:
+        if ended.stopped_by is None:
+            say(f"{badly[0].upper()}{badly[1:]}.")
+        sys.exit(ended.exit_code)
+
+
+def _leave_at_once(recording: Recording, files: CaptureFiles, folder: Path, parts: Path) -> NoReturn:
+    """After a second Ctrl-C: keep what was saved, and end though a conversion may be under way."""
+    from tracekit.capture_files import keep_parts
+
+    delivered = {part.path for window in recording.windows if window.delivered for part in window.parts}
+    saved = [path for path in sorted(parts.glob("*.json")) if path not in delivered]
+    output = files.wanted.output
+    kept = keep_parts(saved, output)
+    say("Given up; the program was killed.")
+    if kept is not None:
+        say(f"What was saved is in {kept}: tracekit convert {kept} -o {output}")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)  # the conversion may have written meanwhile
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(128 + (recording.gave_up or 0))
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder for parts and drafts, on the file system of the result, of this user only; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix=".tracekit-", dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def send(do: str, session: int | None, timeout: float) -> None:
+    """Have a running capture begin or end a window, or tell its state."""
+    from tracekit.collectors._control import Request, control
+
+    text = control(cast("Request", do), session=session, timeout=timeout, say=click.echo if do == "status" else say)
+    click.echo(text, err=do != "status")
+
+
+def attach_to(
+    address: str,
+    destination: Destination,
+    *,
+    engine: str,
+    duration: float | None,
+    steps: int | None,
+    profile_dir: Path | None,
+    timeout: float,
+) -> None:
+    """Record a server through its own endpoints."""
+    from tracekit.capture_attached import convert_attached
+    from tracekit.collectors.attach import attach
+
+    destination.check()
+    with _terminated_tidily(), _temporary_folder(destination.output.absolute().parent) as folder:
+        raw = folder / "raw"
+        raw.mkdir()
+        attached = attach(
+            address,
+            engine=engine,
+            duration=duration,
+            steps=steps,
+            profile_dir=profile_dir,
+            timeout=timeout,
+            raw=raw,
+            say=say,
+        )
+        convert_attached(attached, destination.output, destination.keep_raw, folder, say)
+    if attached.partial:
+        raise CaptureError(f"{'; '.join(attached.partial)}. {destination.output} holds the rest")
+
+
+@contextmanager
+def _terminated_tidily() -> Iterator[None]:
+    """Have SIGTERM raise, so that temporary files go."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
