@@ -5,7 +5,8 @@ second copy would cut its clean-up short. A signal sent with `kill` reaches only
 which of the two it was. Without a terminal the program gets a process group of its own: a supervisor that signals
 its whole group then reaches the program once, through us.
 
-Signals are blocked and waited for in the main thread, so that one is passed on at once, whatever other threads do.
+Signals are blocked and waited for in the main thread, so that one is passed on at once, whatever other threads do. But
+one that asks the program to stop is passed on when what was recorded is safe: engines end by killing their workers.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _FORWARDED = [
     if hasattr(signal, name)
 ]
 _STOPPING = {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"}
-_INSISTENT = {"SIGINT", "SIGTERM"}  # the second of these gives up
+_INSISTENT = {"SIGINT", "SIGTERM"}  # the first of these ends recording, the second gives up
 _ONE_REQUEST_S = 0.5  # `timeout` and some supervisors signal the process and then its group: one wish, not two
+_SAFE_S = 30.0  # longest wait for what is recorded before a request to stop is passed on
 _WAKE_S = 0.5  # in case SIGCHLD is lost
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
@@ -76,6 +78,9 @@ class Foreground:
         self._child: subprocess.Popen[bytes] | None = None
         self._stopped_by: str | None = None
         self._insisted: tuple[int, float] | None = None  # the last signal that counts for giving up, and when it came
+        self._held: tuple[signal.Signals, float] | None = None  # a signal to pass on, at the latest by this time
+        self._make_safe: Callable[[], None] = lambda: None
+        self._is_safe: Callable[[], bool] = lambda: True
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Start the command with our standard streams; returns its pid. CaptureError if it cannot be run.
@@ -99,6 +104,10 @@ class Foreground:
             raise CaptureError(f"cannot run {command[0]}: {error.strerror or error}") from error
         return self._child.pid
 
+    def before_stopping(self, make_safe: Callable[[], None], is_safe: Callable[[], bool]) -> None:
+        """Call make_safe when the program is asked to stop, and pass that on when is_safe, asked after each `wake`."""
+        self._make_safe, self._is_safe = make_safe, is_safe
+
     def wait(self) -> Ended:
         """Wait for the program, however long it takes, and pass signals on. Raises GaveUp."""
         child = self._child
@@ -112,6 +121,7 @@ class Foreground:
             number, by_process = _next_signal(self._waited)
             if number in _FORWARDED:
                 self._receive(signal.Signals(number), by_process)
+            self._pass_on_what_is_held()
 
     def kill(self) -> None:
         """Kill the program, and its process group if it has its own."""
@@ -146,8 +156,19 @@ class Foreground:
             return
         if number.name in _STOPPING:
             self._stopped_by = number.name
-        if self._own_group or by_process:
+        if number.name in _INSISTENT:
+            self._make_safe()
+            if self._own_group or by_process:
+                self._held = number, now + _SAFE_S
+        elif self._own_group or by_process:
             child.send_signal(number)
+
+    def _pass_on_what_is_held(self) -> None:
+        if self._held is not None and self._child is not None:
+            number, latest = self._held
+            if self._is_safe() or time.monotonic() > latest:
+                self._held = None
+                self._child.send_signal(number)
 
 
 @contextmanager

@@ -66,6 +66,7 @@ class Session:
         self.outcome: Ended | None = None
         self._abandoned = False
         self.finished = threading.Event()
+        self.safe = threading.Event()
         self.failure: BaseException | None = None
         self.folder = folder
         self._settings, self._parts = settings, parts
@@ -94,6 +95,11 @@ class Session:
             self.after(self.plan.delay, self._delay_over)
         threading.Thread(target=self._serve, name="capture", daemon=True).start()
         threading.Thread(target=self._convert, name="convert", daemon=True).start()
+
+    def make_safe(self) -> None:
+        """The program is asked to stop: have the processes save while they live."""
+        self.safe.clear()
+        self._post(self._make_safe)
 
     def finish(self, outcome: Ended) -> None:
         """The program has ended: have the processes that are left save, deliver, then be `finished`."""
@@ -253,8 +259,20 @@ class Session:
             self.after(self.plan.duration, lambda: self._duration_over(window))
         if message["say"] in ("stopped", "saved"):
             self._after_stop(window, process)
+        self._see_if_safe()
         self.controls.heard(window)
         self._settle(window)
+
+    def _make_safe(self) -> None:
+        if self.opened is not None:
+            self.close_window(self.opened, "signal")
+        self._see_if_safe()
+
+    def _see_if_safe(self) -> None:
+        """Whether no process has anything in its memory that would be lost with it."""
+        if not any(window.of("recording") for window in self.windows) and not self.safe.is_set():
+            self.safe.set()
+            self._wake()
 
     def _duration_over(self, window: Window) -> None:
         if window.closed is None:
@@ -293,6 +311,7 @@ class Session:
             if not window.converting:
                 window.part_with(process)
                 self._settle(window)
+        self._see_if_safe()
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,7 @@ def record(
             session.close()
             raise
         session.start()
+        program.before_stopping(session.make_safe, session.safe.is_set)
         return _attend(program, session, say)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import signal
 import socket
@@ -11,118 +9,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bad_server import Bad, serve, trace, writes
 from tracekit.collectors import attach as attach_module
-from tracekit.collectors._attach_plan import Situation, make_plan
-from tracekit.collectors._engine_api import Address, Engine, Server, identify, parse_address
-from tracekit.collectors._server_process import ServerProcess, read_settings, serving
 from tracekit.collectors.attach import Attached, attach
 from tracekit.errors import CaptureError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
-# A function of the answering thread: a status, and a body as an object or text.
-Answer = Callable[[Any], tuple[int, object]]
 KEYS: dict[str, object] = {"profile_prefix": {}, "max_iterations": {}}
-
-
-def described(properties: dict[str, object] | None) -> dict[str, object]:
-    """An /openapi.json with /start_profile; its body in the way FastAPI describes an optional one."""
-    reference = {"anyOf": [{"$ref": "#/components/schemas/Start"}, {"type": "null"}]}
-    body = {} if properties is None else {"requestBody": {"content": {"application/json": {"schema": reference}}}}
-    return {
-        "paths": {"/start_profile": {"post": body}, "/stop_profile": {"post": {}}},
-        "components": {"schemas": {"Start": {"properties": properties or {}}}},
-    }
-
-
-@dataclass
-class Bad:
-    """A server, answering as told and 404 otherwise; `asked` are the POSTs it got, with their bodies."""
-
-    answers: dict[str, Answer] = field(default_factory=dict)
-    asked: list[tuple[str, object]] = field(default_factory=list)
-    port: int = 0
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def vllm(self, properties: dict[str, object] | None = None, stop: Answer = lambda _: (200, "")) -> Bad:
-        """Speak as vLLM does."""
-        self.answers |= {
-            "/version": lambda _: (200, {"version": "0.32.0"}),
-            "/openapi.json": lambda _: (200, described(properties)),
-            "/start_profile": lambda _: (200, ""),
-            "/stop_profile": stop,
-        }
-        return self
 
 
 @pytest.fixture
 def bad(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bad]:
-    server = Bad()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(None)
-
-        def do_POST(self) -> None:
-            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            body = json.loads(text) if text else None
-            server.asked.append((self.path, body))
-            self.answer(body)
-
-        def answer(self, body: object) -> None:
-            status, said = server.answers.get(self.path, lambda _: (404, ""))(body)
-            text = said.encode() if isinstance(said, str) else json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Quiet(ThreadingHTTPServer):
-        def handle_error(self, *_: object) -> None:  # a client that gave up
-            pass
-
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a proxy is never asked
     monkeypatch.setattr(attach_module, "_QUIET_S", {"vllm": 0.5, "sglang": 0.5})
     monkeypatch.setattr(attach_module, "_TICK_S", 0.05)
-    with Quiet(("127.0.0.1", 0), Handler) as http:
-        server.port = http.server_address[1]
-        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+    with serve() as server:
         yield server
-        server.ended.set()
-        http.shutdown()
-
-
-def trace(rank: int = 0, world_size: int = 1, *, steps: int = 1) -> bytes:
-    """What torch.profiler writes of a worker that ran some steps."""
-    mark = {"ph": "X", "cat": "user_annotation", "name": "execute_context_0(0)_generation_1(1)", "ts": 1, "dur": 5}
-    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 2, "dur": 1}
-    document = {
-        "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": world_size},
-        "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}}]
-        + [{**event, "pid": 1, "tid": 1} for _ in range(steps) for event in (mark, op)],
-    }
-    return gzip.compress(json.dumps(document, indent=1).encode())
-
-
-def writes(folder: Path, **files: bytes) -> Answer:
-    """Stopping leaves these files."""
-
-    def stop(_: object) -> tuple[int, object]:
-        for name, content in files.items():
-            (folder / f"{name}.1.pt.trace.json.gz").write_bytes(content)
-        return 200, ""
-
-    return stop
 
 
 def run(bad: Bad, folder: Path, *, steps: int | None = None, timeout: float = 5, **changes: Any) -> Attached:
@@ -440,106 +348,3 @@ def started(bad: Bad, folder: Path) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline().endswith("send it requests. Ctrl-C ends it early.\n")
     return process
-
-
-# ---- plain values ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("8000", "http://127.0.0.1:8000"),
-        (":8000", "http://127.0.0.1:8000"),
-        ("gpu7:8000", "http://gpu7:8000"),
-        ("https://gpu7/engine/", "https://gpu7:443/engine"),
-        ("http://[::1]:8000", "http://[::1]:8000"),
-    ],
-)
-def test_addresses(text: str, read: str) -> None:
-    assert str(parse_address(text)) == read
-
-
-@pytest.mark.parametrize("text", ["gpu7", "ftp://gpu7:1", "http://gpu7:99999", "http://me:secret@gpu7:1", ""])
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_address(text)
-    assert "--attach" in str(caught.value)
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("words", "environment", "profiler", "folder", "ranks"),
-    [
-        ("vllm serve m", {}, None, None, None),
-        ('vllm serve m -tp 2 --profiler-config {"profiler":"torch","torch_profiler_dir":"p"}', {}, "torch", "/w/p", 2),
-        ("vllm serve m --profiler-config.torch_profiler_dir=/p -pp=2 -tp=4", {}, None, "/p", 8),
-        ("vllm serve m --profiler_config.profiler cuda", {}, "cuda", None, None),
-        ("vllm serve m --data-parallel-size 4 --data-parallel-size-local 2", {}, None, None, 2),
-        ("vllm serve m", {"VLLM_TORCH_PROFILER_DIR": "~/p", "HOME": "/h"}, None, "/h/p", None),
-        ("vllm serve m --profiler-config {broken -tp", {}, None, None, None),
-    ],
-)
-def test_command_lines(
-    words: str, environment: dict[str, str], profiler: str | None, folder: str | None, ranks: int | None
-) -> None:
-    said = read_settings(words.split(" "), environment, Path("/w"))
-    assert (said.profiler, said.folder and str(said.folder), said.ranks) == (profiler, folder, ranks)
-
-
-@pytest.mark.parametrize(
-    ("host", "process", "said"),
-    [
-        ("192.0.2.7", None, "is another machine, and the profiler's files must be reachable from here"),
-        ("127.0.0.1", None, "cannot be seen (a container, or another user's)"),
-        ("127.0.0.1", ServerProcess(folder=Path("/p"), same_files=False), "runs in a container, and the folder"),
-        ("127.0.0.1", ServerProcess(remote_folder=True), "writes to remote storage"),
-        ("127.0.0.1", ServerProcess(), "does not say where its profiler writes"),
-    ],
-)
-def test_folder_that_cannot_be_known_is_asked_for(
-    tmp_path: Path, host: str, process: ServerProcess | None, said: str
-) -> None:
-    with pytest.raises(UsageError) as caught:
-        make_plan(Situation(Address("http", host, 1), Engine("vllm"), process, None, tmp_path, None))
-    assert said in str(caught.value)
-    assert "--profile-dir" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("said", "ranks"),
-    [
-        ({"tp_size": 2, "pp_size": 2, "dp_size": 3}, 12),
-        ({"tp_size": 4, "pp_size": 1, "dp_size": 4, "enable_dp_attention": True}, 4),
-        ({"tp_size": "?"}, None),
-    ],
-)
-def test_ranks_of_sglang(bad: Bad, said: dict[str, object], ranks: int | None) -> None:
-    bad.answers["/get_server_info"] = lambda _: (
-        200,
-        {**said, "version": "0.4.9", "launch_command": "--api-key secret"},
-    )
-    engine = identify(Server(Address("http", "127.0.0.1", bad.port)), "auto")
-    assert engine == Engine("sglang", "0.4.9", ranks=ranks)
-
-
-def test_process_behind_a_port_is_found(bad: Bad) -> None:
-    assert serving(bad.port) == ServerProcess(same_files=True, same_user=True)
-    assert serving(1) is None
-
-
-def test_sglang_is_asked_for_what_it_describes(tmp_path: Path) -> None:
-    def plan(keys: frozenset[str] | None) -> dict[str, object] | None:
-        engine = Engine("sglang", "0.5.23", True, keys, ranks=2)
-        return make_plan(Situation(Address("http", "127.0.0.1", 1), engine, ServerProcess(), None, tmp_path, 7)).body
-
-    least = {"output_dir": str(tmp_path), "num_steps": 7}
-    assert plan(None) == least | {"record_shapes": True, "with_stack": False}
-    assert plan(frozenset({"output_dir", "num_steps", "with_stack"})) == least | {"with_stack": False}
-    with pytest.raises(UsageError, match="does not take num_steps; use a newer one"):
-        plan(frozenset({"output_dir"}))
-
-
-def test_sglang_whose_profiler_obeys_nobody(tmp_path: Path) -> None:
-    process = ServerProcess(stages_only=True)
-    with pytest.raises(CaptureError, match="was started with SGLANG_PROFILE_V2"):
-        make_plan(Situation(Address("http", "127.0.0.1", 1), Engine("sglang"), process, None, tmp_path, None))

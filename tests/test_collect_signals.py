@@ -21,8 +21,6 @@ LOOP = """
     for number in signal.SIGINT, signal.SIGTERM:
         if number.name in sys.argv[1:]:
             signal.signal(number, lambda got, frame: sys.exit(signal.Signals(got).name + " handled"))
-        if "deaf" in sys.argv[1:]:
-            signal.signal(number, lambda got, frame: print("not now", file=sys.stderr, flush=True))
     with torch.profiler.record_function("worked"):
         torch.ones(2) + 1
     print(os.getpid(), flush=True)
@@ -80,16 +78,52 @@ def test_terminal_interrupt_reaches_the_program_once(tmp_path: Path) -> None:
     assert "Stopped by SIGINT; the program was ended by SIGINT." in said
 
 
+SERVER = """
+    import multiprocessing, os, signal, sys, time
+    import torch
+
+    def work(ready):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with torch.profiler.record_function("worked"):
+            torch.ones(2) + 1
+        ready.set()
+        time.sleep(1000)
+
+    def end(number, frame):
+        worker.kill()
+        worker.join()
+        sys.exit(0)
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("fork")
+        ready = context.Event()
+        worker = context.Process(target=work, args=(ready,))
+        worker.start()
+        signal.signal(signal.SIGTERM, end)
+        ready.wait()
+        print("ready", flush=True)
+        while True:
+            time.sleep(1)
+"""
+
+
+def test_worker_that_its_engine_kills_has_saved_before(tmp_path: Path) -> None:
+    """As vLLM ends: by SIGKILL to its workers and their descendants, as soon as it is asked to stop."""
+    write(tmp_path / "server.py", SERVER)
+    code, said = stop(start(tmp_path, "--", sys.executable, "server.py"), signal.SIGTERM)
+    assert code == 0, said
+    assert "Stopped by SIGTERM; the program exited with status 0.\n" in said
+    assert names(tmp_path / "trace.parquet") == ["worked"]
+
+
 def test_second_interrupt_gives_up_at_once(tmp_path: Path) -> None:
-    """What was saved before, by a process that has ended, is kept; the program and its child are killed."""
-    write(tmp_path / "loop.py", LOOP)
+    """What was saved before, by a process that has ended, is kept; one that does not answer is killed."""
+    write(tmp_path / "loop.py", LOOP.replace("time.sleep(0.01)", "os.kill(os.getpid(), signal.SIGSTOP)"))
     write(tmp_path / "before.py", "import torch\ntorch.ones(2) + 1\n")
-    write(tmp_path / "all.sh", f"{sys.executable} before.py\nexec {sys.executable} loop.py deaf\n")
+    write(tmp_path / "all.sh", f"{sys.executable} before.py\nexec {sys.executable} loop.py\n")
     process = start(tmp_path, "--", "/bin/sh", "all.sh")
-    os.kill(process.pid, signal.SIGINT)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "not now\n"
     (program,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    os.kill(process.pid, signal.SIGINT)
     time.sleep(0.6)  # two signals together are one wish
     began = time.monotonic()
     code, said = stop(process, signal.SIGINT)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-_LOOK_S = 0.2  # how often memory is looked at while recording
+_LOOK_S = 0.2  # how often memory is looked at while a window is open: recording may begin on another thread
 
 
 class Process:
@@ -118,7 +118,7 @@ class Process:
         recorder = self.recorder
         while recorder is not None:
             try:
-                command = self.link.receive(_LOOK_S if watch.recording else None)
+                command = self.link.receive(_LOOK_S if recorder.window is not None else None)
             except EOFError:
                 recorder.finish("finish")
                 return
@@ -140,7 +140,8 @@ class Process:
 
 def _name() -> str:
     """What messages call this process: its script, and its name within the program if it has one."""
-    script = os.path.basename((getattr(sys, "argv", None) or [""])[0]) or "python"
+    path = (getattr(sys, "argv", None) or [""])[0]
+    script = os.path.basename(os.path.dirname(path) if path.endswith("__main__.py") else path) or "python"
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
         return script

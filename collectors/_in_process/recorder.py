@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .quiet import c_stderr_filtered, descriptor_filtered
-from .torch_facts import built_for_gpu, choose_device, knows, own_memory, rank_of, wants_gpu
+from .torch_facts import Rank, built_for_gpu, choose_device, knows, own_memory, wants_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +73,7 @@ class Recorder:
         self.theirs = False
         self.ended = False
         self.memory = 0
+        self.rank = Rank(torch)
         self.on_rest: Callable[[], None] = lambda: None
         self.all_threads = knows(torch, "profile_all_threads") and not settings["memory"]
         self.on_gpu = wants_gpu(torch, settings["activities"])
@@ -210,6 +211,8 @@ class Recorder:
         kinds = torch.profiler.ProfilerActivity
         if settings["activities"] is not None:
             activities = [getattr(kinds, name.upper()) for name in settings["activities"]]
+            if not set(activities) <= torch.profiler.supported_activities():
+                raise RuntimeError("this torch, or this machine, has no CUDA to record (--activities cpu is there)")
         elif built_for_gpu(torch) and not self.on_gpu:
             activities = [kinds.CPU]
         else:
@@ -248,20 +251,19 @@ class Recorder:
         self.profiler = None
         self.watch.recording = self.watch.boundary = False
         with self._working():
-            self._stop_and_save(window, profiler, reason)
+            try:
+                self._stop_and_save(window, profiler, reason)
+            except Exception as error:  # it would come out of the program's step
+                self._fail(window, f"its recording was lost: {type(error).__name__}: {error}")
 
     def _stop_and_save(self, window: Window, profiler: Any, reason: str) -> None:
         steps = self.watch.steps
         began = time.perf_counter()
-        try:
-            profiler.stop_trace()
-        except Exception as error:
-            self._fail(window, f"the profiler did not stop: {type(error).__name__}: {error}")
-            return
+        profiler.stop_trace()
         frozen = time.perf_counter() - began
         name = f"part-{os.getpid()}-{window.number}.json"
         path = os.path.join(self.settings["parts"], name)
-        rank, world_size = rank_of(self.torch)
+        self.rank.note()
 
         def done(error: str | None) -> None:
             if error is not None:
@@ -274,8 +276,8 @@ class Recorder:
                 bytes=os.path.getsize(path),
                 reason=reason,
                 steps=steps,
-                rank=rank,
-                world_size=world_size,
+                rank=self.rank.rank,
+                world_size=self.rank.world_size,
                 seconds=[frozen, time.perf_counter() - began - frozen],
                 overhead=self.watch.overhead(),
             )
@@ -331,3 +333,4 @@ class Recorder:
             self.inherited = self.profiler
         self.profiler = self.window = None
         self.theirs = self.ended = False
+        self.rank.rank = self.rank.world_size = None

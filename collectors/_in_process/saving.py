@@ -38,17 +38,9 @@ class Saver:
         if waiting is None:
             done(write(profiler, path))
             return
-        child, pipe = waiting
-
-        def wait() -> None:
-            with contextlib.suppress(OSError):  # the program may have reaped it, as it may any child
-                os.waitpid(child, 0)
-            answered = os.read(pipe, 1)
-            os.close(pipe)
-            if not answered:  # killed, for want of memory
-                done(write(profiler, path))
-
-        thread = threading.Thread(target=wait, name="tracekit-save", daemon=True)
+        thread = threading.Thread(
+            target=_attend, name="tracekit-save", args=(*waiting, [profiler], path, done), daemon=True
+        )
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
             thread.start()
 
@@ -93,6 +85,21 @@ class Saver:
                 os.write(answer, b"!")
         finally:
             _leave(0)
+
+
+def _attend(child: int, pipe: int, last: list[Any], path: str, done: Callable[[str | None], None]) -> None:
+    """Wait for the process that saves; then free the events, of which `last` holds the last reference."""
+    with contextlib.suppress(OSError):  # the program may have reaped it, as it may any child
+        os.waitpid(child, 0)
+    answered = os.read(pipe, 1)
+    os.close(pipe)
+    if not answered:  # killed, for want of memory
+        done(write(last[0], path))
+    vars(last.pop()).clear()  # it is part of cycles, which the garbage collector would come to some day
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).malloc_trim(0)  # the C library would keep the hundreds of MB that the events took
 
 
 def write(profiler: Any, path: str) -> str | None:

@@ -1,8 +1,9 @@
-"""What this torch can, which GPU and rank this process has, and how much memory."""
+"""What this torch can, which GPU and rank this process has, and how much memory it takes."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 from typing import Any
 
@@ -39,12 +40,32 @@ def choose_device(torch: Any) -> None:
             torch.cuda.set_device(used[0])
 
 
-def rank_of(torch: Any) -> tuple[int | None, int | None]:
-    """Rank and number of ranks of this process, if it is part of a distributed program."""
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None, None
-    return distributed.getrank_of(), distributed.get_world_size()
+class Rank:
+    """Rank and number of ranks of this process in torch.distributed, None as long as it has not taken part.
+
+    It is known only while the process group is there, and a program may destroy that before it ends.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.distributed = getattr(torch, "distributed", None)
+        self.rank: int | None = None
+        self.world_size: int | None = None
+        destroy = getattr(self.distributed, "destroy_process_group", None)
+        if destroy is None:
+            return
+
+        @functools.wraps(destroy)
+        def note_then_destroy(*arguments: Any, **keywords: Any) -> Any:
+            self.note()
+            return destroy(*arguments, **keywords)
+
+        vars(self.distributed)["destroy_process_group"] = note_then_destroy
+
+    def note(self) -> None:
+        """Look again."""
+        distributed = self.distributed
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
 
 
 def own_memory() -> int:

@@ -7,6 +7,7 @@ whose single operations are atomic.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import statistics
@@ -54,7 +55,8 @@ class Watch:
         if thread.depth > 1:
             return None
         if self.boundary and self.on_begin is not None:
-            self.on_begin()
+            with contextlib.suppress(Exception):  # whatever goes wrong here, the program's step goes on
+                self.on_begin()
         thread.recorded = self.recording
         return name, time.perf_counter_ns()
 
@@ -69,7 +71,8 @@ class Watch:
         if thread.recorded == recorded:  # else the profiler was started or stopped in the middle
             self._count(name, recorded, time.perf_counter_ns() - began)
         if self.boundary and recorded and thread.recorded and self.on_end is not None:
-            self.on_end()
+            with contextlib.suppress(Exception):
+                self.on_end()
 
     def _count(self, name: str, recorded: bool, duration: int) -> None:
         self.steps += recorded
