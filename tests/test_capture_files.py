@@ -12,12 +12,14 @@ from typing import Any, cast
 import pytest
 
 from tests.collecting import capture_of
+from tracekit.capture_attached import convert_attached
 from tracekit.capture_files import CaptureFiles, Wanted, ranks_of, redacted_command
 from tracekit.capture_gates import why_empty
 from tracekit.capture_summary import size
 from tracekit.collectors._child import Ended
 from tracekit.collectors._session import Session
 from tracekit.collectors._windows import Part, Plan, Process, StepTimes, Window
+from tracekit.collectors.attach import Attached
 
 WORKER = Process(1, 4242, "serve.py Worker", "3.11.7", "2.13.0", True)
 API = Process(0, 4240, "serve.py", "3.11.7", "2.13.0", True)
@@ -176,3 +178,19 @@ def test_command_is_stored_without_credentials(words: list[str], expected: list[
 def test_sizes() -> None:
     counts = [0, 999, 9_400, 210_499, 999_600, 1_240_000, 25_000_000_000]
     assert [size(count) for count in counts] == ["0 B", "999 B", "9.4 kB", "210 kB", "1.0 MB", "1.2 MB", "25.0 GB"]
+
+
+def test_server_that_recorded_launches_without_kernels(tmp_path: Path) -> None:
+    """As a server does whose CUPTI another profiler has."""
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [OP, *LAUNCHES]}))
+    attached = Attached((file,), ("no trace of rank 1 of 2",), {"engine": "vllm"})
+    said: list[str] = []
+    partial = convert_attached(attached, tmp_path / "trace.parquet", None, tmp_path, said.append)
+    assert [text.partition(" and not one kernel")[0] for text in partial] == [
+        "no trace of rank 1 of 2",
+        "the program launched work on the GPU 2 times",
+    ]
+    stored = ["no trace of rank 1 of 2", "launches, and no device activity"]
+    assert capture_of(tmp_path / "trace.parquet")["partial"] == stored
+    assert said[:2] == ["Recorded 1 rank:", "  rank 0: 4 events, 0 of the device, 0 steps"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.capture_files import count_rows, keep_parts, move_in
-from tracekit.capture_gates import unconverted
-from tracekit.capture_summary import size
+from tracekit.capture_gates import no_kernels, unconverted
+from tracekit.capture_summary import Counts, size
 from tracekit.errors import CaptureError, TracekitError
 
 if TYPE_CHECKING:
@@ -17,26 +17,24 @@ if TYPE_CHECKING:
 
 def convert_attached(
     attached: Attached, output: Path, keep_raw: Path | None, folder: Path, say: Callable[[str], None]
-) -> None:
-    """Convert the files into `output`, and say what is in it.
+) -> list[str]:
+    """Convert the files into `output`, and say what is in it. Returns what it lacks.
 
     Files below `folder` are ours and go, unless keep_raw names a folder for them; others are the server's and stay.
     Raises CaptureError if they cannot be converted; ours are kept then.
     """
-    from tracekit.convert import convert
-
     draft = folder / "draft.parquet"
     ours = [path for path in attached.files if path.is_relative_to(folder)]
-    capture = {**attached.capture, "partial": list(attached.partial)}
+    partial = list(attached.partial)
     try:
-        footer = convert(
-            attached.files, draft, force=True, allow_partial=True, ranks=attached.ranks or None, capture=capture
-        )
+        counts, launches, kernels = _convert(attached, partial, draft)
+        if launches and not kernels:
+            partial.append(no_kernels(launches).text)
+            _convert(attached, [*attached.partial, no_kernels(launches).stored], draft)
     except TracekitError as error:
         kept = keep_parts(ours, output) if ours else attached.files[0].parent
         raise CaptureError(unconverted(error, kept, output)) from error
-    counts, _, _ = count_rows(draft)
-    say(f"Recorded {len(footer.ranks)} rank{'s' if len(footer.ranks) > 1 else ''}:")
+    say(f"Recorded {len(counts)} rank{'s' if len(counts) > 1 else ''}:")
     for rank, one in sorted(counts.items()):
         say(f"  rank {rank}: {one.events:,} events, {one.device:,} of the device, {one.steps:,} steps")
     written = f"Wrote {output} ({size(draft.stat().st_size)})"
@@ -44,6 +42,16 @@ def convert_attached(
     say(written)
     if keep_raw is not None:
         _keep(ours, attached.files, keep_raw, say)
+    return partial
+
+
+def _convert(attached: Attached, partial: list[str], draft: Path) -> tuple[dict[int, Counts], int, int]:
+    """Convert; rows of each rank, launches of kernels, kernels."""
+    from tracekit.convert import convert
+
+    capture = {**attached.capture, "partial": partial}
+    convert(attached.files, draft, force=True, allow_partial=True, ranks=attached.ranks or None, capture=capture)
+    return count_rows(draft)
 
 
 def _keep(ours: list[Path], files: tuple[Path, ...], keep_raw: Path, say: Callable[[str], None]) -> None:

@@ -95,7 +95,8 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
                          "Transformers' generate() are marked without."),
             click.option("--paused", is_flag=True, help="Record only between --control start and stop."),
             click.option("--max-size", type=_Size(), default="1G", show_default=True, metavar="SIZE",
-                         help="End in a process that has grown by this much memory; the end takes four times that. 0: no limit."),
+                         help="End in a process that has grown by this much memory; the end itself takes four "
+                         "times that. 0: no limit."),
             click.option("--timeout", type=seconds, default=300, show_default=True, metavar="S",
                          help="Longest wait for processes to save."),
             click.option("--shapes/--no-shapes", default=True, show_default=True,

@@ -172,9 +172,9 @@ def attach_to(
             raw=raw,
             say=say,
         )
-        convert_attached(attached, destination.output, destination.keep_raw, folder, say)
-    if attached.partial:
-        raise CaptureError(f"{'; '.join(attached.partial)}. {destination.output} holds the rest")
+        partial = convert_attached(attached, destination.output, destination.keep_raw, folder, say)
+    if partial:
+        raise CaptureError(f"{'; '.join(partial)}. {destination.output} holds the rest")
 
 
 @contextmanager
