@@ -99,7 +99,8 @@ class Foreground:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
 
         try:
-            self._child = subprocess.Popen(command, env=environment, preexec_fn=prepare)  # noqa: PLW1509
+            # close_fds: the program gets what it would get from a shell, such as the /dev/fd/63 of `<(command)`
+            self._child = subprocess.Popen(command, env=environment, preexec_fn=prepare, close_fds=False)  # noqa: PLW1509
         except OSError as error:
             raise CaptureError(f"cannot run {command[0]}: {error.strerror or error}") from error
         return self._child.pid

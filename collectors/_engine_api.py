@@ -110,6 +110,7 @@ class Call:
         self.what = f"{method} {path}"
         self.sent = threading.Event()
         self._address = address
+        self._authorization = _authorization()
         self._done = threading.Event()
         self._reply: Reply | None = None
         self._error = f"no answer within {seconds:g} s"
@@ -133,9 +134,7 @@ class Call:
     def _run(self, method: str, path: str, body: Mapping[str, object] | None, seconds: float) -> None:
         kind = http.client.HTTPSConnection if self._address.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._address.host, self._address.port, timeout=seconds)
-        headers = {"Accept": "application/json", "Connection": "close"}
-        if key := os.environ.get(API_KEY):
-            headers["Authorization"] = f"Bearer {key}"
+        headers = {"Accept": "application/json", "Connection": "close", **self._authorization}
         data = None
         if body is not None:
             data = json.dumps(body).encode()
@@ -153,6 +152,13 @@ class Call:
             connection.close()
             self.sent.set()
             self._done.set()
+
+
+def _authorization() -> dict[str, str]:
+    key = os.environ.get(API_KEY, "").strip()
+    if not key.isascii() or not key.isprintable():  # an error of the library's would show it
+        raise UsageError(f"{API_KEY} holds characters that no key has")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _plainly(error: Exception) -> str:

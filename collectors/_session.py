@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,7 @@ class Session:
         try:
             for message in peer.read():
                 self._hear(peer, message)
-        except (OSError, KeyError, TypeError, ValueError):  # it has ended, or makes no sense
+        except Exception:  # it has ended, or makes no sense, in whatever way
             self._part_with(peer)
 
     def _hear(self, peer: Peer, message: dict[str, Any]) -> None:
@@ -362,8 +363,12 @@ class Session:
             with suppress(OSError):  # of this thread and those it starts
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _CONVERTER_NICENESS)
         while (window := self._to_convert.get()) is not None:
-            delivered = self._deliver(window)
-            self._post(lambda window=window, delivered=delivered: self._take(window, delivered))  # type: ignore[misc]
+            try:
+                delivered = self._deliver(window)
+            except Exception as error:  # a full disk, where what was saved was to be kept
+                self.failure = error
+                delivered = Delivered(False, str(error))
+            self._post(partial(self._take, window, delivered))
 
     def _take(self, window: Window, delivered: Delivered) -> None:
         window.delivered = True

@@ -53,10 +53,13 @@ def marks_of_rank(rows: Sequence[Row], rank: int, step_range: str | None) -> lis
     best = min(by_dialect, default=99)
     if best == 99:
         return []
-    steps: list[tuple[Row, Row | None]] = []
-    for mark in outermost(by_dialect[best]):
-        inner = [one for one in outermost(by_dialect.get(STEP, [])) if holds(mark, one)] if best == EXECUTE else []
-        steps.append((inner[0], mark) if len(inner) == 1 else (mark, None))
+    marks, wrapped = outermost(by_dialect[best]), dict[int, tuple[Row, Row | None]]()
+    for mark in marks if best == EXECUTE else []:
+        inner = [one for one in outermost(by_dialect.get(STEP, [])) if holds(mark, one)]
+        if len(inner) == 1:
+            wrapped[inner[0]["id"]] = inner[0], mark  # an instant where two marks meet is the later one's
+    wrappers = {mark["id"] for _, mark in wrapped.values() if mark is not None}
+    steps = [*wrapped.values(), *((mark, None) for mark in marks if mark["id"] not in wrappers)]
     return sorted(steps, key=lambda step: (step[0]["ts"], -step[0]["dur"], step[0]["id"]))
 
 

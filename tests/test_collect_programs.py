@@ -50,7 +50,7 @@ def test_programs_see_what_they_would_see_without(tmp_path: Path) -> None:
     assert said[:3] == plain.stderr.splitlines() == ["HELLO", "", ""]
     assert re.fullmatch(r"Recorded 3 of 3 processes for [\d.]+ m?s: torch [\d.]+\S*, CPU\.", said[3])
     assert said[4].split() == ["process", "rank", "events", "device", "steps", "size"]
-    assert [line.split(" (")[0].strip() for line in said[5:8]] == ["mirror.py", "__main__.py", "python -c"]
+    assert [line.split(" (")[0].strip() for line in said[5:8]] == ["mirror.py", "package", "python -c"]
     assert said[9:] == [
         "Wrote raw: the profiler's own files; they may hold secrets",
         "The program exited with status 7.",

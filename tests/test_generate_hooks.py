@@ -12,7 +12,6 @@ import tracekit
 from tests.marked_steps import Step, record, steps
 
 torch: Any = pytest.importorskip("torch", reason="the models are torch's")
-transformers: Any = pytest.importorskip("transformers", reason="whose generate this is about")
 
 from tracekit.collectors._in_process.generate_hooks import _HERE, hook_transformers  # noqa: E402
 from tracekit.collectors._in_process.watch import watch  # noqa: E402
@@ -29,12 +28,17 @@ def decode(requests: int, tokens: int, phase: str = "decode") -> Step:
     return phase, None, None, requests, tokens
 
 
+def transformers() -> Any:
+    """Imported when a test runs: other workers of the suite only list the tests of this file."""
+    return pytest.importorskip("transformers", reason="whose generate this is about")
+
+
 def llama() -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     tokens = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    config = transformers.LlamaConfig(num_key_value_heads=2, max_position_embeddings=128, **sizes, **tokens)
-    return transformers.LlamaForCausalLM(config).eval()
+    config = transformers().LlamaConfig(num_key_value_heads=2, max_position_embeddings=128, **sizes, **tokens)
+    return transformers().LlamaForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,7 @@ def model() -> Any:
     """A Llama whose steps are marked; what it generates is the same as before."""
     model = llama()
     before = model.generate(IDS, max_new_tokens=3, do_sample=False)
-    hook_transformers(transformers.generation.utils)
+    hook_transformers(transformers().generation.utils)
     assert model.generate(IDS, max_new_tokens=3, do_sample=False).tolist() == before.tolist()
     return model
 
@@ -85,8 +89,8 @@ def test_step_has_the_forward_and_the_sampling(model: Any, tmp_path: Path) -> No
 def test_drafts_and_their_verification(model: Any, tmp_path: Path) -> None:
     drafter = llama()  # of the same weights: every draft is right
     drafts = {"num_assistant_tokens": 2, "assistant_confidence_threshold": 0, "pad_token_id": 0}
-    drafter.generation_config = transformers.GenerationConfig(**drafts)
-    config = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0)
+    drafter.generation_config = transformers().GenerationConfig(**drafts)
+    config = transformers().GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0)
     found = steps(lambda: model.generate(IDS[:1], generation_config=config, assistant_model=drafter), tmp_path)
     assert found == [
         decode(1, 7, "draft"),
@@ -109,8 +113,8 @@ def test_drafts_that_are_looked_up_in_the_prompt(model: Any, tmp_path: Path) -> 
 
 def test_encoder_and_decoder(model: Any, tmp_path: Path) -> None:
     sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    config = transformers.T5Config(decoder_start_token_id=0, eos_token_id=None, **sizes)
-    t5 = transformers.T5ForConditionalGeneration(config).eval()
+    config = transformers().T5Config(decoder_start_token_id=0, eos_token_id=None, **sizes)
+    t5 = transformers().T5ForConditionalGeneration(config).eval()
     found = steps(lambda: t5.generate(IDS, max_new_tokens=2, do_sample=False), tmp_path)
     assert found == [prefill(3, 3), decode(3, 3)]
 

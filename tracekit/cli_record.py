@@ -81,7 +81,10 @@ def run(
             _leave_at_once(recording, files, folder, parts)
         if recording.failure is not None:
             kept = keep_parts(sorted(parts.glob("*.json")), destination.output)
-            raise CaptureError(unconverted(recording.failure, kept, destination.output)) from recording.failure
+            error = CaptureError(unconverted(recording.failure, kept, destination.output))
+            if recording.ended is not None:
+                error.exit_code = recording.ended.exit_code or error.exit_code
+            raise error from recording.failure
         _conclude(recording, files, plan)
 
 

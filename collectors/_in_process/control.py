@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+_ANSWER_S = 10.0
 _LOOK_S = 0.2  # how often memory is looked at while a window is open: recording may begin on another thread
 
 
@@ -54,7 +56,10 @@ class Process:
             hook_main(self.recorder.settings["step_modules"], self._complain)
         except Exception as error:
             self._complain(str(error))
-        self._open(self.first, on_work_thread=True)
+        try:
+            self._open(self.first, on_work_thread=True)
+        except Exception as error:
+            self._complain(f"{type(error).__name__}: {error}")
         self._obey_on_a_thread()
 
     def module_imported(self, name: str, module: ModuleType) -> None:
@@ -91,10 +96,12 @@ class Process:
             forked=forked,
             rank=None,
         )
-        try:
-            return self.link.receive(10.0)
-        except EOFError:
-            return None
+        settings = None
+        with contextlib.suppress(EOFError):
+            settings = self.link.receive(_ANSWER_S)
+        if settings is None:
+            self.link.close()
+        return settings
 
     def _forked(self) -> None:
         """A forked child is a process of its own, which begins on its own: its work may be on any thread."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 _FATAL = ("SIGTERM", "SIGHUP")
+_PATIENCE_S = 30.0
 
 
 class Exits:
@@ -41,13 +42,26 @@ class Exits:
 
     def save(self, reason: str = "exit") -> None:
         """Save, once, in the process that recorded. Ctrl-C waits meanwhile; who has no patience kills the collector."""
-        if os.getpid() != self.pid or self.recorder.busy == threading.get_ident():
+        recorder = self.recorder
+        if os.getpid() != self.pid or recorder.busy == threading.get_ident():
             return
-        with _interrupts_ignored():
-            self.recorder.finish(reason)
+        if not recorder.lock.acquire(timeout=_PATIENCE_S):
+            return  # a stop on another thread hangs, with the GPU perhaps: the program is to end nevertheless
+        try:
+            with _interrupts_ignored():
+                recorder.finish(reason)
+        finally:
+            recorder.lock.release()
 
-    def on_fatal_signal(self, number: int, _frame: object) -> None:
-        """Save, then die of the signal as the program would have."""
+    def on_fatal_signal(self, number: int, frame: object) -> None:
+        """Save, then die of the signal as the program would have.
+
+        Called by a handler that the program has set since, it only saves: what is to become of the program that one
+        decides.
+        """
+        if sys._getframe(1) is not frame:
+            self.save()
+            return
         if self.recorder.busy == threading.get_ident() and os.getpid() == self.pid:
             self.pending_signal = number
             return
@@ -66,10 +80,11 @@ class Exits:
         if leave is None:
             return
 
-        def save_then_leave(*arguments: Any) -> Any:
+        def save_then_leave(*arguments: Any, **keywords: Any) -> Any:
             with contextlib.suppress(Exception):
-                self.save()
-            return leave(*arguments)
+                if name == "_exit" or _can_run(*arguments, **keywords):
+                    self.save()
+            return leave(*arguments, **keywords)
 
         save_then_leave.__name__ = save_then_leave.__qualname__ = name
         setattr(os, name, save_then_leave)
@@ -85,14 +100,19 @@ class Exits:
             self.recorder.lock.release()
 
     def _in_child(self) -> None:
-        if self.recorder.saver.forks_here():
-            return
+        if self.recorder.saver.forks_here() or sys._getframe(1).f_code.co_name == "_execute_child":
+            return  # the second is subprocess with a preexec_fn, before it executes another program
         if self.recorder.ever:
             _leave_without_destructors()
         self.pid = os.getpid()
         self.pending_signal = 0
         self.recorder.after_fork()
         self.forked()
+
+
+def _can_run(path: Any, *_arguments: Any, **_keywords: Any) -> bool:
+    """Whether exec will probably not return: os.execvp tries it with every folder of PATH."""
+    return isinstance(path, int) or os.access(path, os.X_OK)
 
 
 def _die_of(number: int) -> None:

@@ -18,8 +18,9 @@ class Link:
 
     def __init__(self, folder: str) -> None:
         self.address = os.path.join(folder, "socket")
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal's handler may tell while this thread does
         self.socket: socket.socket | None = None
+        self.identity: tuple[int, int] | None = None
         self.pending = b""
 
     def connect(self) -> bool:
@@ -32,26 +33,39 @@ class Link:
             link.close()
             return False
         self.socket, self.pending = link, b""
+        self.identity = _identity(link)
         return True
+
+    def there(self) -> socket.socket | None:
+        """The socket, unless the program has closed its descriptor, as daemons do; it may be another's by now."""
+        link = self.socket
+        if link is not None and _identity(link) != self.identity:
+            link.detach()
+            link = self.socket = None
+        return link
 
     def tell(self, say: str, **facts: Any) -> None:
         """Send one line."""
         line = json.dumps({"say": say, **facts}).encode() + b"\n"
         with self.lock, contextlib.suppress(OSError):
-            if self.socket is not None:
-                self.socket.sendall(line)
+            link = self.there()
+            if link is not None:
+                link.sendall(line)
 
     def receive(self, timeout: float | None) -> dict[str, Any] | None:
         """The next command; None after `timeout` seconds without one. Raises EOFError if the collector is gone."""
         while b"\n" not in self.pending:
             try:
-                if self.socket is None or self.socket.fileno() < 0:
+                link = self.there()
+                if link is None:
                     raise EOFError
                 waiting = select.poll()  # select itself knows no descriptor above 1023
-                waiting.register(self.socket, select.POLLIN)
+                waiting.register(link, select.POLLIN)
                 if not waiting.poll(None if timeout is None else timeout * 1000):
                     return None
-                received = self.socket.recv(65536)
+                if self.there() is None:
+                    raise EOFError
+                received = link.recv(65536)
             except OSError as error:
                 raise EOFError from error
             if not received:
@@ -64,15 +78,29 @@ class Link:
     def close(self) -> None:
         """End the connection; the collector takes that for the end of the process."""
         with self.lock:
-            if self.socket is not None:
-                self.socket.close()
-                self.socket = None
+            link, self.socket = self.there(), None
+            if link is not None:
+                link.close()
 
-    def in_fork(self) -> None:
-        """Make it usable in a forked process: the lock may have been held by a thread that is not here."""
-        self.lock = threading.Lock()
+    def in_fork(self) -> int:
+        """Make it usable in a forked process: the lock may have been held by a thread that is not here.
+
+        Returns the descriptor, -1 if there is none.
+        """
+        self.lock = threading.RLock()
+        link = self.there()
+        return -1 if link is None else link.fileno()
 
     def after_fork(self) -> None:
         """Leave the parent's connection to the parent."""
         self.in_fork()
         self.close()
+
+
+def _identity(link: socket.socket) -> tuple[int, int] | None:
+    """What the descriptor stands for."""
+    try:
+        found = os.fstat(link.fileno())
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

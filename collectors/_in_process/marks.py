@@ -41,9 +41,11 @@ class Mark:
 
     def close(self) -> None:
         """End the step."""
-        if self._record is not None:
-            self._record.__exit__(None, None, None)
-        watch.end(self._token)
+        try:
+            if self._record is not None:
+                self._record.__exit__(None, None, None)
+        finally:
+            watch.end(self._token)
 
 
 open_mark = Mark  # name: as step_name makes it, or in the dialect of an engine

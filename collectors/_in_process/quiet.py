@@ -37,24 +37,26 @@ def c_stderr_filtered() -> Iterator[None]:
     except (OSError, ValueError, AttributeError):
         yield
         return
-    previous, variable.value = variable.value, stream
-    try:
-        yield
-    finally:
-        variable.value = previous
-        library.fflush(ctypes.c_void_p(stream))  # not closed: another thread may be about to print to it
-        _let_through(held)
+    with held:
+        previous, variable.value = variable.value, stream
+        try:
+            yield
+        finally:
+            variable.value = previous
+            library.fflush(ctypes.c_void_p(stream))  # not closed: another thread may be about to print to it
+            _let_through(held)
 
 
 @contextlib.contextmanager
 def descriptor_filtered(marker: bytes) -> Iterator[None]:
     """Hold back lines with `marker` from descriptor 2 itself, for what C++ prints: for a moment that starts nothing."""
     try:
+        held = tempfile.TemporaryFile()  # noqa: SIM115  closed below
         saved = os.dup(2)
-    except OSError:  # the program closed it
+    except OSError:  # no temporary folder, or the program closed its stderr
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with held:
         os.dup2(held.fileno(), 2)
         try:
             yield

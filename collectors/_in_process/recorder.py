@@ -72,6 +72,8 @@ class Recorder:
         self.ever = False
         self.theirs = False
         self.ended = False
+        self.asked_torch = False
+        self.primed = False
         self.memory = 0
         self.rank = Rank(torch)
         self.on_rest: Callable[[], None] = lambda: None
@@ -89,9 +91,11 @@ class Recorder:
             waits = self.on_gpu and not self.torch.cuda.is_initialized()
             if waits:
                 window.why = "GPU not used"
-                self.torch.cuda._lazy_call(self.gpu_appears)
         if not waits:
             self._ready(window, on_work_thread)
+        elif not self.asked_torch:  # without our lock: torch calls back with its own held
+            self.asked_torch = True
+            self.torch.cuda._lazy_call(self.gpu_appears)
 
     def gpu_appears(self) -> None:
         """Called by torch on the thread that has just initialised the GPU."""
@@ -261,29 +265,48 @@ class Recorder:
         began = time.perf_counter()
         profiler.stop_trace()
         frozen = time.perf_counter() - began
+        if self.on_gpu and not self.primed:
+            self._prime()
         name = f"part-{os.getpid()}-{window.number}.json"
         path = os.path.join(self.settings["parts"], name)
-        self.rank.note()
+        with contextlib.suppress(Exception):
+            self.rank.note()
 
         def done(error: str | None) -> None:
-            if error is not None:
+            try:
+                facts = self._facts(path, steps, [frozen, time.perf_counter() - began - frozen])
+            except Exception as wrong:
+                error = error or f"{type(wrong).__name__}: {wrong}"
+            if error is None:
+                self.tell("saved", window=window.number, file=name, reason=reason, **facts)
+            else:
                 self._fail(window, f"its trace could not be written: {error}")
-                return
-            self.tell(
-                "saved",
-                window=window.number,
-                file=name,
-                bytes=os.path.getsize(path),
-                reason=reason,
-                steps=steps,
-                rank=self.rank.rank,
-                world_size=self.rank.world_size,
-                seconds=[frozen, time.perf_counter() - began - frozen],
-                overhead=self.watch.overhead(),
-            )
 
         self.saver.save(profiler, path, done)
         self.tell("stopped", window=window.number, reason=reason, seconds=frozen)  # from here on it may be killed
+
+    def _facts(self, path: str, steps: int, seconds: list[float]) -> dict[str, Any]:
+        """What the collector is told of a part: bytes, steps, rank, seconds to stop and to save, cost of steps."""
+        return {
+            "bytes": os.path.getsize(path),
+            "steps": steps,
+            "rank": self.rank.rank,
+            "world_size": self.rank.world_size,
+            "seconds": seconds,
+            "overhead": self.watch.overhead(),
+        }
+
+    def _prime(self) -> None:
+        """Write a trace of nothing: Kineto looks up the GPU's properties at its first, and in a fork it could not."""
+        draft = os.path.join(self.settings["parts"], f"nothing-{os.getpid()}.tmp")
+        with contextlib.suppress(Exception):
+            profiler = self.torch.profiler.profile(activities=[self.torch.profiler.ProfilerActivity.CPU])
+            profiler.prepare_trace()
+            profiler.start_trace()
+            profiler.stop_trace()
+            profiler.export_chrome_trace(draft)
+            os.remove(draft)
+        self.primed = True
 
     def _fail(self, window: Window, why: str) -> None:
         window.over = True

@@ -8,6 +8,7 @@ twice, so that it is nobody's child: engines kill their workers with all descend
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -19,16 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NICENESS = 10  # the program comes first
+_LONGEST_S = 3600  # to save; what takes longer hangs
 _leave = os._exit  # exits.py puts another in its place
 
 
 class Saver:
     """Saves recordings; says how each went: `done(error)`, with None for fine, in whatever process has written.
 
-    forking: the thread that forks for us, if one does: in that child nothing is to be set up. in_child: called there.
+    forking: the thread that forks for us, if one does: in that child nothing is to be set up. in_child: called in the
+    process that saves; returns the descriptor that it tells through, -1 if there is none.
     """
 
-    def __init__(self, in_child: Callable[[], None]) -> None:
+    def __init__(self, in_child: Callable[[], int]) -> None:
         self.forking: int | None = None
         self.in_child = in_child
 
@@ -51,9 +54,12 @@ class Saver:
     def _fork(self, profiler: Any, path: str, done: Callable[[str | None], None]) -> tuple[int, int] | None:
         """Fork a process that saves; a child that is about to end, and a pipe that tells of the end of the other.
 
-        None if there is no memory for the page tables. The recorder's lock is held: no other fork gets the pipe.
+        None if that cannot be. The recorder's lock is held: no other fork gets the pipe.
         """
-        pipe, answer = os.pipe()
+        try:
+            pipe, answer = os.pipe()
+        except OSError:  # no descriptors left
+            return None
         self.forking = threading.get_ident()
         try:
             with warnings.catch_warnings():
@@ -61,7 +67,7 @@ class Saver:
                 child = os.fork()
                 if child == 0:
                     self._in_child(profiler, path, done, answer)
-        except OSError:
+        except Exception:  # no memory; or Python 3.12 at its end; or gevent's fork
             os.close(pipe)
             return None
         finally:
@@ -73,18 +79,31 @@ class Saver:
         """Leave a process behind that saves. Does not return."""
         try:
             if os.fork() == 0:
-                os.setsid()  # a terminal's Ctrl-C is for the program
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)
-                os.nice(_NICENESS)
-                null = os.open(os.devnull, os.O_RDWR)
-                for standard in range(3):  # who reads the program's output is not to wait for us
-                    os.dup2(null, standard)
-                self.in_child()
+                _stand_alone({answer, self.in_child()})
+                signal.alarm(_LONGEST_S)
                 done(write(profiler, path))
                 os.write(answer, b"!")
         finally:
             _leave(0)
+
+
+def _stand_alone(kept: set[int]) -> None:
+    """Share nothing with the program but its memory: no signals, no descriptors that others wait for to be closed."""
+    gc.disable()  # objects of the program would close descriptors that are ours by then
+    os.setsid()  # a terminal's Ctrl-C is for the program
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.nice(_NICENESS)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # if memory runs out, it is we who go
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in kept:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
 
 
 def _attend(child: int, pipe: int, last: list[Any], path: str, done: Callable[[str | None], None]) -> None:

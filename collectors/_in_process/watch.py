@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import statistics
 import threading
 import time
 from collections import deque
@@ -91,8 +90,8 @@ class Watch:
         return [
             {
                 "step": kind,
-                "recorded": [len(recorded), round(statistics.median(recorded))],
-                "plain": [len(plain), round(statistics.median(plain))],
+                "recorded": [len(recorded), _median(recorded)],
+                "plain": [len(plain), _median(plain)],
             }
             for kind, (recorded, plain) in sorted(alike.items())
             if min(len(recorded), len(plain)) >= _ENOUGH
@@ -124,6 +123,13 @@ class Watch:
             return left
 
         kind.__enter__, kind.__exit__ = __enter__, __exit__
+
+
+def _median(durations: list[int]) -> int:
+    """Not that of `statistics`, which torch has not imported: in the program's folder that may be another."""
+    ordered = sorted(durations)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
 
 
 def _kind_of(name: str) -> str:
