@@ -142,7 +142,6 @@ class Session:
         """Have all processes record, those to come too."""
         window = Window(len(self.windows) + 1, time.monotonic(), self.plan.warmup, self.plan.steps)
         self.windows.append(window)
-        self.folder.write(self.settings, self.modules)
         for peer, process in self.processes.items():
             window.join(process)
             peer.send({"do": "open", "window": window.number, "warmup": window.warmup, "steps": window.steps})
@@ -152,7 +151,6 @@ class Session:
         """Have the processes that `only` admits save; no other joins any more."""
         if window.closed is None:
             window.closed, window.closed_at = reason, time.monotonic()
-            self.folder.write(self.settings, self.modules)
             self.after(self.plan.timeout, lambda: self._time_is_up(window))
             self.after(min(_ANSWER_S, self.plan.timeout), lambda: self._answers_over(window))
             self.after(_PROGRESS_S, lambda: self._tell_progress(window))

@@ -11,7 +11,6 @@ else may enter or own it.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -22,7 +21,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tracekit.errors import CaptureError, UsageError
 
@@ -59,12 +57,9 @@ class SessionFolder:
                     found.append(f"process {path.name} could not be recorded: {lines[-1]}")
         return found
 
-    def write(self, settings: dict[str, Any], modules: Sequence[str]) -> None:
-        """Leave what a process reads before it talks."""
-        for name, text in (("settings", json.dumps(settings)), ("modules", "".join(f"{one}\n" for one in modules))):
-            draft = self.path / f".{name}"
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(self.path / name)
+    def write(self, modules: Sequence[str]) -> None:
+        """Leave what a process reads before it talks: modules whose import it is to hook."""
+        (self.path / "modules").write_text("".join(f"{one}\n" for one in modules), encoding="utf-8")
 
     def remove(self) -> None:
         """Leave nothing."""

@@ -90,7 +90,7 @@ def record(
             say=say,
             wake=program.wake,
         )
-        folder.write(session.settings, session.modules)
+        folder.write(session.modules)
         try:
             program.start(command, _environment(os.environ, folder))
         except BaseException:

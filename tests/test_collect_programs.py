@@ -76,8 +76,9 @@ def test_each_way_to_end_keeps_the_trace(tmp_path: Path) -> None:
         exec(sys.argv[1])
         """,
     )
-    endings = ["1 / 0", "os._exit(4)", "os.kill(os.getpid(), 15)", "os.kill(os.getpid(), 9)"]
-    write(tmp_path / "all.sh", "".join(f"{PYTHON} end.py '{ending}'\necho $?\n" for ending in endings))
+    hard = "import subprocess; subprocess.run('true', preexec_fn=int); os._exit(status=4)"
+    endings = ["1 / 0", hard, "os.kill(os.getpid(), 15)", "os.kill(os.getpid(), 9)"]
+    write(tmp_path / "all.sh", "".join(f'{PYTHON} end.py "{ending}"\necho $?\n' for ending in endings))
     plain = run(["/bin/sh", "all.sh"], tmp_path, PLAIN="1")
     collected = collect(tmp_path, "--", "/bin/sh", "all.sh")
     assert plain.stdout == collected.stdout == "1\n4\n143\n137\n"

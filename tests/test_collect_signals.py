@@ -20,7 +20,12 @@ LOOP = """
     import torch
     for number in signal.SIGINT, signal.SIGTERM:
         if number.name in sys.argv[1:]:
-            signal.signal(number, lambda got, frame: sys.exit(signal.Signals(got).name + " handled"))
+            before = signal.getsignal(number) if "chained" in sys.argv[1:] else None
+            def end(got, frame):
+                if callable(before):
+                    before(got, frame)
+                sys.exit(signal.Signals(got).name + " handled")
+            signal.signal(number, end)
     with torch.profiler.record_function("worked"):
         torch.ones(2) + 1
     print(os.getpid(), flush=True)
@@ -35,8 +40,9 @@ LOOP = """
         (signal.SIGINT, [], 130, "the program was ended by SIGINT"),
         (signal.SIGTERM, [], 143, "the program was ended by SIGTERM"),
         (signal.SIGTERM, ["SIGTERM"], 1, "the program exited with status 1"),
+        (signal.SIGTERM, ["SIGTERM", "chained"], 1, "the program exited with status 1"),
     ],
-    ids=["Ctrl-C", "kill", "handler of its own"],
+    ids=["Ctrl-C", "kill", "handler of its own", "handler that calls the one before"],
 )
 def test_stopped_by_signal_keeps_the_trace(
     tmp_path: Path, number: signal.Signals, arguments: list[str], code: int, ending: str
@@ -48,7 +54,7 @@ def test_stopped_by_signal_keeps_the_trace(
     )
     assert ended == code, said
     assert said.count("KeyboardInterrupt\n") == (number == signal.SIGINT)
-    assert said.count("SIGTERM handled\n") == len(arguments)
+    assert said.count("SIGTERM handled\n") == arguments.count("SIGTERM")
     assert f"Stopped by {number.name}; {ending}.\n" in said
     assert said.count("Wrote trace.parquet (") == 1
     assert "tracekit" not in said.replace("trace.parquet", "")

@@ -30,8 +30,8 @@ FileProgress = Callable[[Path, int, int], None]
 
 
 def convert(
-    paths: Sequence[Path],
-    out: Path,
+    paths: Sequence[Path | str],
+    out: Path | str,
     *,
     allow_partial: bool = False,
     force: bool = False,
@@ -50,8 +50,9 @@ def convert(
     MalformedTraceError; and TruncatedTraceError, after the whole events of a file that ends early have been written,
     unless `allow_partial`.
     """
+    out = Path(out)
     Dialects.of(step_range)  # a mistake in it is told before the work is done
-    files = _files(paths)
+    files = _files([Path(path) for path in paths])
     if out.exists() and any(out.samefile(path) for path in [*files.named, *files.from_directory]):
         raise UsageError(f"{out} is one of the files to read: write to another")
     writer = EventWriter(out, force=force)

@@ -68,6 +68,7 @@ class Process:
         if hook is not None:
             try:
                 hook(module)
+                self.link.tell("hooked", module=name)
             except Exception as error:
                 self._complain(str(error))
 
@@ -148,6 +149,9 @@ class Process:
 def _name() -> str:
     """What messages call this process: its script, and its name within the program if it has one."""
     path = (getattr(sys, "argv", None) or [""])[0]
+    words = getattr(sys, "orig_argv", ())
+    if path == "-m" and "-m" in words[:-1]:  # its package imports torch, before the module itself is found
+        path = words[words.index("-m") + 1]
     script = os.path.basename(os.path.dirname(path) if path.endswith("__main__.py") else path) or "python"
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:

@@ -92,11 +92,9 @@ class Exits:
     def _before_fork(self) -> None:
         if not self.recorder.saver.forks_here():
             self.recorder.lock.acquire()
-            self.recorder.preparing.acquire()
 
     def _in_parent(self) -> None:
         if not self.recorder.saver.forks_here():
-            self.recorder.preparing.release()
             self.recorder.lock.release()
 
     def _in_child(self) -> None:

@@ -14,7 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .quiet import c_stderr_filtered, descriptor_filtered
-from .torch_facts import Rank, built_for_gpu, choose_device, knows, own_memory, wants_gpu
+from .saving import Recording
+from .torch_facts import Rank, built_for_gpu, choose_device, knows, own_memory, prepare, wants_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +52,8 @@ class Window:
 class Recorder:
     """The profiler of this process.
 
-    lock: held while the profiler starts or stops, preparing: while it is warmed up; both while the process forks.
-    busy: the thread that is inside the profiler; on_rest is called when it has come out.
+    lock: held while the profiler starts or stops, and while the process forks. busy: the thread that is inside the
+    profiler; on_rest is called when it has come out.
     """
 
     def __init__(
@@ -63,7 +64,6 @@ class Recorder:
         self.watch = watch
         self.tell = tell
         self.lock = threading.RLock()
-        self.preparing = threading.Lock()
         self.busy: int | None = None
         self.saver = saver
         self.window: Window | None = None
@@ -110,22 +110,9 @@ class Recorder:
             with self.lock:
                 self._begin(window)
             return
-        self._warm_up()
         with self.lock:
             window.why = "no step"
             self.watch.boundary = not window.over
-
-    def _warm_up(self) -> None:
-        """Start and stop once: the first start takes a second, and a step is not to be held up by it."""
-        if self.ever or self.theirs:
-            return
-        activities = [self.torch.profiler.ProfilerActivity.CPU]
-        with self.preparing, self._working(), c_stderr_filtered(), contextlib.suppress(Exception):
-            profiler = self.torch.profiler.profile(activities=activities)
-            profiler.prepare_trace()
-            profiler.start_trace()
-            profiler.stop_trace()
-            self.ever = True
 
     def step_begins(self) -> None:
         """Called on the thread of a marked step while a window is open."""
@@ -138,6 +125,7 @@ class Recorder:
                 self.tell("stepping", window=window.number)
             if window.passed < window.warmup:
                 window.passed += 1
+                window.why = "warm-up not over"
             else:
                 self._begin(window)
 
@@ -196,8 +184,7 @@ class Recorder:
                 self._fail(window, f"the profiler did not start: {type(error).__name__}: {error}")
                 return
         self.memory = own_memory()
-        self.watch.steps = 0
-        self.watch.recording = True
+        self.watch.begin_recording()
         self.watch.boundary = window.steps is not None
         self.tell("recording", window=window.number, at_ns=time.time_ns(), activities=activities)
 
@@ -233,7 +220,7 @@ class Recorder:
                 filters.enter_context(c_stderr_filtered())
             if self.inherited is not None:
                 filters.enter_context(descriptor_filtered(b"callback is not found"))
-            profiler.prepare_trace()
+            prepare(torch, profiler)
             profiler.start_trace()
         self.inherited = None
         self.ever = True
@@ -282,8 +269,10 @@ class Recorder:
             else:
                 self._fail(window, f"its trace could not be written: {error}")
 
-        self.saver.save(profiler, path, done)
-        self.tell("stopped", window=window.number, reason=reason, seconds=frozen)  # from here on it may be killed
+        def safe() -> None:
+            self.tell("stopped", window=window.number, reason=reason, seconds=frozen)
+
+        self.saver.save(Recording(profiler, path, safe, done))
 
     def _facts(self, path: str, steps: int, seconds: list[float]) -> dict[str, Any]:
         """What the collector is told of a part: bytes, steps, rank, seconds to stop and to save, cost of steps."""
@@ -301,7 +290,7 @@ class Recorder:
         draft = os.path.join(self.settings["parts"], f"nothing-{os.getpid()}.tmp")
         with contextlib.suppress(Exception):
             profiler = self.torch.profiler.profile(activities=[self.torch.profiler.ProfilerActivity.CPU])
-            profiler.prepare_trace()
+            prepare(self.torch, profiler)
             profiler.start_trace()
             profiler.stop_trace()
             profiler.export_chrome_trace(draft)
@@ -349,7 +338,7 @@ class Recorder:
 
     def after_fork(self) -> None:
         """Start afresh in a forked child, which has the parent's callbacks and would fill its buffers for ever."""
-        self.lock, self.preparing = threading.RLock(), threading.Lock()
+        self.lock = threading.RLock()
         self.busy = None
         if self.profiler is not None:
             self.torch._C._autograd._clear_callbacks()

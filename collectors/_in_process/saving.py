@@ -24,8 +24,44 @@ _LONGEST_S = 3600  # to save; what takes longer hangs
 _leave = os._exit  # exits.py puts another in its place
 
 
+class Recording:
+    """What is to be saved, and where.
+
+    safe is called when it no longer goes with this process, if that is killed; done(error), with None for fine, in
+    whatever process has written the file.
+    """
+
+    def __init__(self, profiler: Any, path: str, safe: Callable[[], None], done: Callable[[str | None], None]) -> None:
+        self.profiler = profiler
+        self.path = path
+        self.safe = safe
+        self.done = done
+
+    def write(self) -> None:
+        """Write it, here and now; under another name first, as a file of the right name is whole."""
+        draft = f"{self.path}.{os.getpid()}.tmp"
+        try:
+            self.profiler.export_chrome_trace(draft)
+            if not os.path.getsize(draft):
+                raise OSError("the profiler wrote an empty file; is the disk full?")
+            os.replace(draft, self.path)
+        except Exception as error:
+            self.done(f"{type(error).__name__}: {error}")
+        else:
+            self.done(None)
+
+    def forget(self) -> None:
+        """Give the memory of the events back to the system: the C library would keep hundreds of MB."""
+        vars(self.profiler).clear()  # it is part of cycles, which the garbage collector would come to some day
+        self.profiler = None
+        with contextlib.suppress(Exception):
+            import ctypes
+
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 class Saver:
-    """Saves recordings; says how each went: `done(error)`, with None for fine, in whatever process has written.
+    """Saves recordings.
 
     forking: the thread that forks for us, if one does: in that child nothing is to be set up. in_child: called in the
     process that saves; returns the descriptor that it tells through, -1 if there is none.
@@ -35,23 +71,26 @@ class Saver:
         self.forking: int | None = None
         self.in_child = in_child
 
-    def save(self, profiler: Any, path: str, done: Callable[[str | None], None]) -> None:
+    def save(self, recording: Recording) -> None:
         """Write the file; elsewhere where that is possible."""
-        waiting = self._fork(profiler, path, done) if sys.platform == "linux" else None
+        waiting = self._fork(recording) if sys.platform == "linux" else None
         if waiting is None:
-            done(write(profiler, path))
+            recording.write()
+            recording.safe()
             return
-        thread = threading.Thread(
-            target=_attend, name="tracekit-save", args=(*waiting, [profiler], path, done), daemon=True
-        )
-        with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+        child, pipe = waiting
+        thread = threading.Thread(target=_attend, args=(child, pipe, recording), name="tracekit-save", daemon=True)
+        try:
             thread.start()
+        except RuntimeError:  # the interpreter ends, and starts no threads any more
+            _wait_for(child)
+            recording.safe()
 
     def forks_here(self) -> bool:
         """Whether the fork that calls its handlers on this thread is ours."""
         return self.forking == threading.get_ident()
 
-    def _fork(self, profiler: Any, path: str, done: Callable[[str | None], None]) -> tuple[int, int] | None:
+    def _fork(self, recording: Recording) -> tuple[int, int] | None:
         """Fork a process that saves; a child that is about to end, and a pipe that tells of the end of the other.
 
         None if that cannot be. The recorder's lock is held: no other fork gets the pipe.
@@ -66,7 +105,7 @@ class Saver:
                 warnings.simplefilter("ignore")  # that there are threads: the child uses none
                 child = os.fork()
                 if child == 0:
-                    self._in_child(profiler, path, done, answer)
+                    self._in_child(recording, answer)
         except Exception:  # no memory; or Python 3.12 at its end; or gevent's fork
             os.close(pipe)
             return None
@@ -75,13 +114,13 @@ class Saver:
             os.close(answer)
         return child, pipe
 
-    def _in_child(self, profiler: Any, path: str, done: Callable[[str | None], None], answer: int) -> None:
+    def _in_child(self, recording: Recording, answer: int) -> None:
         """Leave a process behind that saves. Does not return."""
         try:
             if os.fork() == 0:
                 _stand_alone({answer, self.in_child()})
                 signal.alarm(_LONGEST_S)
-                done(write(profiler, path))
+                recording.write()
                 os.write(answer, b"!")
         finally:
             _leave(0)
@@ -106,29 +145,18 @@ def _stand_alone(kept: set[int]) -> None:
         os.dup2(null, standard)
 
 
-def _attend(child: int, pipe: int, last: list[Any], path: str, done: Callable[[str | None], None]) -> None:
-    """Wait for the process that saves; then free the events, of which `last` holds the last reference."""
-    with contextlib.suppress(OSError):  # the program may have reaped it, as it may any child
+def _wait_for(child: int) -> None:
+    """Wait until the process that saves is nobody's child."""
+    with contextlib.suppress(OSError):  # the program may have reaped this one, as it may any child
         os.waitpid(child, 0)
+
+
+def _attend(child: int, pipe: int, recording: Recording) -> None:
+    """Wait for the process that saves; do its work if it was killed, for want of memory."""
+    _wait_for(child)
+    recording.safe()
     answered = os.read(pipe, 1)
     os.close(pipe)
-    if not answered:  # killed, for want of memory
-        done(write(last[0], path))
-    vars(last.pop()).clear()  # it is part of cycles, which the garbage collector would come to some day
-    with contextlib.suppress(Exception):
-        import ctypes
-
-        ctypes.CDLL(None).malloc_trim(0)  # the C library would keep the hundreds of MB that the events took
-
-
-def write(profiler: Any, path: str) -> str | None:
-    """Write under another name first: a file of the right name is whole. Returns what went wrong."""
-    draft = f"{path}.{os.getpid()}.tmp"
-    try:
-        profiler.export_chrome_trace(draft)
-        if not os.path.getsize(draft):
-            return "the profiler wrote an empty file; is the disk full?"
-        os.replace(draft, path)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+    if not answered:
+        recording.write()
+    recording.forget()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import sys
+import types
 from typing import Any
 
 _GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, WSL
@@ -79,3 +81,24 @@ def own_memory() -> int:
         import sys
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def prepare(torch: Any, profiler: Any) -> None:
+    """profiler.prepare_trace(), without the import of torch._inductor.
+
+    That looks one setting up there, which nobody has changed before it is imported; and it imports 800 modules, which
+    takes a second, and reads variables that the program may not have set yet.
+    """
+    if "torch._inductor" in sys.modules:
+        profiler.prepare_trace()
+        return
+
+    class Torch:
+        def __getattr__(self, name: str) -> Any:
+            if name == "_inductor":
+                raise AttributeError(name)
+            return getattr(torch, name)
+
+    method = type(profiler).prepare_trace
+    names = {**method.__globals__, "torch": Torch()}
+    types.FunctionType(method.__code__, names, method.__name__, method.__defaults__, method.__closure__)(profiler)

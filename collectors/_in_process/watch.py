@@ -73,6 +73,12 @@ class Watch:
             with contextlib.suppress(Exception):
                 self.on_end()
 
+    def begin_recording(self) -> None:
+        """Count from here on, and compare with what ran unrecorded before."""
+        self.steps = 0
+        self.times = {key: kept for key, kept in self.times.items() if not key[1]}
+        self.recording = True
+
     def _count(self, name: str, recorded: bool, duration: int) -> None:
         self.steps += recorded
         kept = self.times.get((name, recorded))
