@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.analysis import Finding, Row, Scalar, counted, duration
+from tracekit.analysis import Finding, Row, Scalar, duration
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 _SHOWN = 5  # steps shown as evidence, kernels named
 _NAME = 60  # characters of a name in a sentence

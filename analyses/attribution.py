@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from tracekit.analyses._idle_summary import lost_records
 from tracekit.analyses._missing import no_device
 from tracekit.analyses._time_advice import SHARES
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, counted, duration
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 _HOST_ONLY = "this is host op time (each op without the ops inside it), not GPU time"
 _NAMED = 5  # unclassified names said in a finding, kernels shown as evidence

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.analyses._missing import CANNOT_TELL, cut, no_device
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, counted, duration
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.footer import Footer
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -15,8 +15,9 @@ from tracekit.analyses._idle_groups import Group, groups, on_device, outside
 from tracekit.analyses._idle_scene import Setting
 from tracekit.analyses._idle_summary import GRAPH_HOLE_NS, lost_records, summarize, without_idle
 from tracekit.analyses._missing import no_device
-from tracekit.analysis import SEVERITIES, Coverage, Finding, Result, Row, Scalar, Severity, counted, duration
+from tracekit.analysis import SEVERITIES, Coverage, Finding, Result, Row, Scalar, Severity, duration
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 CAUSES = tuple(MEANINGS)
 _SHOWN = 5  # longest gaps named as evidence of a finding

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from tracekit.analyses import _steps_findings as judge
 from tracekit.analyses._idle_summary import lost_records
 from tracekit.analyses._missing import no_device
-from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, counted
+from tracekit.analysis import Coverage, Finding, Result, Row, Scalar
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 NO_MARKS = "no step markers: annotate with tracekit.step, or name ranges that are steps with --step-range"
 _STEPPED = ("inside_busy_ns", "inside_idle_ns", "between_ns")

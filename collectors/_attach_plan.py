@@ -10,10 +10,11 @@ from pathlib import Path
 
 from tracekit.collectors._engine_api import Address, Engine, Reply
 from tracekit.collectors._server_process import ServerProcess
-from tracekit.collectors._trace_files import TraceFile
+from tracekit.collectors._trace_files import NewFiles, TraceFile
 from tracekit.errors import CaptureError, TracekitError, UsageError
 from tracekit.secrets import redact
 
+_GROWTH_S = 0.5
 _ENABLE_VLLM = (
     'Start it with --profiler-config \'{"profiler":"torch","torch_profiler_dir":"/abs/dir",'
     '"torch_profiler_with_stack":false}\' (vLLM before 0.13: the variable VLLM_TORCH_PROFILER_DIR=/abs/dir)'
@@ -171,6 +172,15 @@ def refusal(address: Address, engine: Engine, steps: int | None, reply: Reply) -
         f"{address} answered {reply.status} to /start_profile{said}. Its log says more. A recording that is still open "
         f"is ended by: curl -X POST {address}/stop_profile"
     )
+
+
+def refuse_while_written(address: Address, plan: Plan, files: NewFiles) -> None:
+    """Raise CaptureError if an earlier recording is being written to the folder."""
+    if growing := files.growing(_GROWTH_S):
+        raise CaptureError(
+            f"{growing[0].name} in {plan.folder} is still being written, by an earlier recording: wait until it is "
+            f"whole. A second one on top may end the server at {address}"
+        )
 
 
 def _words_of(reply: Reply) -> str:

@@ -47,7 +47,8 @@ def _chosen(session: int | None) -> SessionFolder:
     if not running:
         raise CaptureError(_NONE_RUNS)
     if len(running) > 1:
-        raise UsageError(f"{len(running)} captures run; name one: --session PID, of {names}")
+        listed = "".join(f"\n  {one.path.name}  since {one.since}  {one.output}" for one in running)
+        raise UsageError(f"{len(running)} captures run; name one by --session PID:{listed}")
     return running[0]
 
 

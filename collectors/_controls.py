@@ -159,21 +159,27 @@ class Controls:
         window = session.current
         for process in session.processes.values():
             attempt = None if window is None else window.attempts.get(process)
-            state = "not recording" if attempt is None or attempt.state == "asked" else attempt.state
+            state: str = "not recording" if attempt is None or attempt.state == "asked" else attempt.state
+            if attempt is not None and attempt.state == "failed":
+                state = f"failed: {attempt.why}"
             _tell(peer, f"{process}: torch {process.torch}, {state}")
         others = session.folder.seen() - len({process.pid for process in session.met})
         if others > 0:
             _tell(peer, f"and {others} Python process{'es' if others > 1 else ''} without torch")
-        _done(peer, True, self._state(window))
+        _done(peer, True, self.state(window))
 
-    def _state(self, window: Window | None) -> str:
+    def state(self, window: Window | None) -> str:
+        """How far a window is, or that there is none."""
         if window is None:
             written = sum(one.delivered for one in self._session.windows)
             return f"No window is open; {written} before now. Begin one: tracekit collect --control start"
+        if window.closed is None and window.first is None:
+            seconds = time.monotonic() - window.opened
+            return f"Window {window.number} is open, and nothing has recorded yet, for {seconds:.1f} s."
+        if window.closed is None and window.of("recording"):
+            return f"Window {window.number} has been recording for {time.monotonic() - (window.first or 0):.1f} s."
         if window.closed is None:
-            since = window.opened if window.first is None else window.first
-            doing = "is open, and nothing records yet," if window.first is None else "has been recording"
-            return f"Window {window.number} {doing} for {time.monotonic() - since:.1f} s."
+            return f"Window {window.number} is open, and what has recorded in it has ended."
         return f"Window {window.number} is being {'converted' if window.converting else 'saved'}."
 
 

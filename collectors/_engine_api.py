@@ -11,9 +11,10 @@ import json
 import os
 import re
 import socket
+import ssl
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +23,9 @@ from tracekit.errors import CaptureError, UsageError
 ENGINES = ("vllm", "sglang")
 API_KEY = "TRACEKIT_API_KEY"
 _ASK_S = 15.0  # for a question that the server answers from memory
+_CONNECT_S = 1.0
 _LARGEST_REPLY = 16 << 20  # the description of vLLM's endpoints takes 0.3 MB
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 _VERSION = re.compile(r"[\w.+-]{1,40}")
 
 
@@ -106,12 +109,23 @@ class Reply:
 class Call:
     """One request on a thread of its own: the caller keeps the clock and Ctrl-C, however long the server takes."""
 
-    def __init__(self, address: Address, method: str, path: str, body: Mapping[str, object] | None, seconds: float):
+    def __init__(
+        self,
+        address: Address,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None,
+        seconds: float,
+        *,
+        then: Callable[[], None] = lambda: None,
+    ):
+        """then: is called when the server has answered, or cannot any more; not if it only takes too long."""
         self.what = f"{method} {path}"
         self.sent = threading.Event()
         self._address = address
         self._authorization = _authorization()
         self._done = threading.Event()
+        self._then = then
         self._reply: Reply | None = None
         self._error = f"no answer within {seconds:g} s"
         threading.Thread(target=self._run, args=(method, path, body, seconds), daemon=True).start()
@@ -144,10 +158,12 @@ class Call:
             self.sent.set()
             response = connection.getresponse()
             self._reply = Reply(response.status, response.read(_LARGEST_REPLY))
+            self._then()
         except TimeoutError:
             pass
         except (OSError, http.client.HTTPException, ValueError) as error:
-            self._error = _plainly(error)
+            self._error = _plainly(error, self._address)
+            self._then()
         finally:
             connection.close()
             self.sent.set()
@@ -161,7 +177,9 @@ def _authorization() -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _plainly(error: Exception) -> str:
+def _plainly(error: Exception, address: Address) -> str:
+    if isinstance(error, ssl.SSLError):
+        return _plainly_tls(error, address)
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: nothing listens there. Is the server up, and is this its port?"
     if isinstance(error, socket.gaierror):
@@ -171,6 +189,17 @@ def _plainly(error: Exception) -> str:
     if isinstance(error, http.client.HTTPException):
         return "what answers there is no HTTP server"
     return str(error) or type(error).__name__
+
+
+def _plainly_tls(error: ssl.SSLError, address: Address) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {error.verify_message}. The variable SSL_CERT_FILE names a file of "
+            "certificates that are"
+        )
+    if isinstance(error, ssl.SSLEOFError) or error.reason in _NO_TLS:
+        return f"it speaks no TLS. Is it {replace(address, scheme='http')}?"
+    return f"TLS fails: {(error.reason or 'unknown').lower().replace('_', ' ')}"
 
 
 class Server:
@@ -193,9 +222,21 @@ class Server:
             raise CaptureError(f"{self.address} sends GET {path} on to another address; name that one in --attach")
         return reply
 
-    def post(self, path: str, body: Mapping[str, object] | None, seconds: float) -> Call:
+    def post(
+        self, path: str, body: Mapping[str, object] | None, seconds: float, then: Callable[[], None] = lambda: None
+    ) -> Call:
         """Have something done, which takes up to `seconds`."""
-        return Call(self.address, "POST", path, body, seconds)
+        return Call(self.address, "POST", path, body, seconds, then=then)
+
+    def refuses(self) -> bool:
+        """Whether nothing listens there any more. One that is only slow does."""
+        try:
+            socket.create_connection((self.address.host, self.address.port), _CONNECT_S).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +259,19 @@ def identify(server: Server, wanted: str) -> Engine:
         raise UsageError(f"--engine {wanted}: known are {', '.join(ENGINES)} and auto")
     profiles, keys = _start_profile(server.get("/openapi.json").object())
     version = server.get("/version").object().get("version")
-    if wanted == "vllm" or (wanted == "auto" and isinstance(version, str)):
+    if wanted != "sglang" and isinstance(version, str):
         return Engine("vllm", _version(version), profiles, keys)
     said = server.get("/server_info").object() or server.get("/get_server_info").object()
-    if isinstance(version, str) and "tp_size" not in said:
+    if wanted == "sglang" and isinstance(version, str) and "tp_size" not in said:
         raise UsageError(f"{server.address} answers as vLLM, not as SGLang; leave --engine out")
+    if wanted == "vllm" and "tp_size" in said:
+        raise UsageError(f"{server.address} answers as SGLang, not as vLLM; leave --engine out")
+    # Named, and something keeps its version from us: it has to answer as a server of models at least.
+    if wanted != "auto" and not profiles and "data" not in server.get("/v1/models").object():
+        question = "/version" if wanted == "vllm" else "/server_info"
+        raise CaptureError(f"{server.address} answers, but not as {wanted} (GET {question}, GET /v1/models)")
+    if wanted == "vllm":
+        return Engine("vllm", None, profiles, keys)
     if wanted == "sglang" or "tp_size" in said:
         return Engine("sglang", _version(said.get("version")), profiles, keys, _sglang_ranks(said))
     raise CaptureError(

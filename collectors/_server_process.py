@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -19,6 +19,7 @@ _LISTENING = "0A"
 _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}
 _SHORTENED = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size", "dp_size": "data_parallel_size"}
 _URI = re.compile(r"\w{2,}://")
+Identity = tuple[int, int]  # pid and start in clock ticks since boot: a pid is used again
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class ServerProcess:
 
     profiler: torch, cuda or proton (vLLM), None if none is named. folder: where it writes. remote_folder: an address
     such as gs://bucket in its place. ranks: processes that write a file. same_files: whether a path means the same
-    there and here. same_user: whether it may write where we may. stages_only: SGLang's second profiler.
+    there and here. same_user: whether it may write where we may. stages_only: SGLang's second profiler. identity: which
+    process it is.
     """
 
     profiler: str | None = None
@@ -37,6 +39,21 @@ class ServerProcess:
     same_files: bool = True
     same_user: bool = True
     stages_only: bool = False
+    identity: Identity | None = field(default=None, compare=False)
+
+
+def identity_of(pid: int) -> Identity | None:
+    """Of a process that runs; None if there is none, or it is dead and only waits for its parent."""
+    try:
+        words = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in {"Z", "X"} else (pid, int(words[19]))
+
+
+def is_running(process: Identity) -> bool:
+    """Whether it still is there."""
+    return identity_of(process[0]) == process
 
 
 def serving(port: int) -> ServerProcess | None:
@@ -102,6 +119,7 @@ def _look_at(process: Path) -> ServerProcess | None:
         same_files=mounts == ours,
         same_user=user == os.geteuid(),
         stages_only=said.stages_only,
+        identity=identity_of(int(process.name)),
     )
 
 

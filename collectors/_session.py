@@ -26,7 +26,7 @@ from typing import Any
 from tracekit.collectors._child import Ended
 from tracekit.collectors._controls import Controls
 from tracekit.collectors._session_folder import SessionFolder
-from tracekit.collectors._windows import Plan, Process, Window
+from tracekit.collectors._windows import OLD_TORCH, WITH_MEMORY, Plan, Process, Window, not_imported
 from tracekit.collectors._wire import Peer, peer_of
 
 _GRACE_S = 2.0  # for processes without a step, once another has done all of its steps
@@ -63,6 +63,8 @@ class Session:
         self.processes: dict[Peer, Process] = {}
         self.met: list[Process] = []
         self.windows: list[Window] = []
+        self.complaints: list[str] = []
+        self._hooked: set[str] = set()
         self.ended = False
         self.outcome: Ended | None = None
         self._abandoned = False
@@ -171,6 +173,16 @@ class Session:
         """Modules whose import the processes are to hook."""
         return sorted({str(one).partition(":")[0] for one in self._settings.get("step_modules", ())})
 
+    @property
+    def unhooked(self) -> list[str]:
+        """Targets of --step-module in modules that no process imported."""
+        return not_imported(self._settings.get("step_modules", ()), self._hooked, self.met, self.complaints)
+
+    def complain(self, text: str) -> None:
+        """Say what could not be done, and remember that it was said; from any thread."""
+        self.complaints.append(text)
+        self.say(f"tracekit: {text}")
+
     def _delay_over(self) -> None:
         if not self.windows and not self.ended:
             self.open_window()
@@ -245,7 +257,9 @@ class Session:
         elif (process := self.processes.get(peer)) is None:
             return
         elif said == "complaint":
-            self.say(f"tracekit: {process}: {message['text']}")
+            self.complain(f"{process}: {message['text']}")
+        elif said == "hooked":
+            self._hooked.add(str(message["module"]))
         else:
             window = next((one for one in self.windows if one.number == message["window"]), None)
             if window is not None and not window.converting:
@@ -256,6 +270,8 @@ class Session:
         window.hear(process, message, self._parts, time.monotonic())
         if first is None and window.first is not None and self.plan.duration is not None:
             self.after(self.plan.duration, lambda: self._duration_over(window))
+        if message["say"] == "failed" and window.closed is None:  # else it is told with the window, soon
+            self.say(f"tracekit: the profiler failed in {process}: {window.attempts[process].why}")
         if message["say"] in ("stopped", "saved"):
             self._after_stop(window, process)
         self._see_if_safe()
@@ -279,13 +295,14 @@ class Session:
 
     def _greet(self, peer: Peer, message: dict[str, Any]) -> None:
         name = str(message.get("name") or "python")
+        one_thread = WITH_MEMORY if self._settings.get("memory") else ""
         process = Process(
             number=len(self.met),
             pid=int(message["pid"]),
             name=f"python {name}" if name.startswith("-") else name,
             python=str(message.get("python", "")),
             torch=str(message.get("torch", "")),
-            all_threads=bool(message.get("all_threads", True)),
+            one_thread=one_thread if message.get("all_threads", True) else OLD_TORCH,
         )
         self._forget_process(peer)
         self.processes[peer] = process
@@ -308,7 +325,7 @@ class Session:
             return
         for window in self.windows:
             if not window.converting:
-                window.part_with(process)
+                window.part_with(process, time.monotonic())
                 self._settle(window)
         self._see_if_safe()
 

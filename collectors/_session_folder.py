@@ -1,7 +1,7 @@
 """Where a running capture is met: a folder of this user's with a socket in it, one per collector.
 
     <runtime>/<pid of the collector>/socket     Unix stream socket
-                                     settings   JSON, what the program's processes are to record
+                                     output     the file that the first window goes to
                                      modules    dotted names of modules whose import is to be hooked, one a line
                                      seen/      an empty file per Python process, named by its pid
 
@@ -57,9 +57,26 @@ class SessionFolder:
                     found.append(f"process {path.name} could not be recorded: {lines[-1]}")
         return found
 
-    def write(self, modules: Sequence[str]) -> None:
-        """Leave what a process reads before it talks: modules whose import it is to hook."""
+    def write(self, modules: Sequence[str], output: Path) -> None:
+        """Leave modules whose import a process is to hook, read before it talks; and what this capture writes."""
         (self.path / "modules").write_text("".join(f"{one}\n" for one in modules), encoding="utf-8")
+        (self.path / "output").write_bytes(os.fsencode(output.absolute()))
+
+    @property
+    def output(self) -> str:
+        """The file that this capture writes."""
+        try:
+            return os.fsdecode((self.path / "output").read_bytes())
+        except OSError:
+            return "unknown"
+
+    @property
+    def since(self) -> str:
+        """When it began, in local time."""
+        try:
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.socket.stat().st_mtime))
+        except OSError:
+            return "unknown"
 
     def remove(self) -> None:
         """Leave nothing."""
@@ -68,9 +85,7 @@ class SessionFolder:
 
 def make_session_folder() -> SessionFolder:
     """Make the folder of this process's capture, and remove those of captures that were killed."""
-    place = _runtime_folders()[0]
-    place.mkdir(mode=0o700, exist_ok=True)
-    _check_owner(place)
+    place = runtime_folder()
     _sweep(place)
     pid = os.getpid()
     for number in range(_TRIES):  # a folder of that name: a capture in another container that shares the place
@@ -82,6 +97,14 @@ def make_session_folder() -> SessionFolder:
         (path / "seen").mkdir(mode=0o700)
         return SessionFolder(path)
     raise CaptureError(f"{place} is full of folders of other captures; remove it")
+
+
+def runtime_folder() -> Path:
+    """The place for new captures, made if need be. Raises UsageError if it is somebody else's."""
+    place = _runtime_folders()[0]
+    place.mkdir(mode=0o700, exist_ok=True)
+    _check_owner(place)
+    return place
 
 
 def running_sessions() -> list[SessionFolder]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _WORK = re.compile(rb'"cat":\s*"(?:cpu_op|kernel|gpu_memcpy|gpu_memset)"')
 _PLACE = re.compile(r"(?i)(?:^|[^a-z])(dp|pp|tp|rank)[-_]?(\d{1,6})(?!\d)")
 # The process that takes the requests: its recording holds the thread that started it, which does nothing else.
 _FRONTEND = ".async_llm."
+_RECENT_NS = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,16 @@ class NewFiles:
         self._last = now
         ours = [path for path in sorted(now) if self.prefix and path.name.startswith(self.prefix)] or sorted(now)
         return [self._read.get(path) or TraceFile(path, now[path][0], whole=False) for path in ours]
+
+    def growing(self, seconds: float) -> list[Path]:
+        """Files of earlier recordings that are being written: those that change within a moment, so many seconds."""
+        now = time.time_ns()
+        recent = [path for path, (_, changed) in self._before.items() if now - changed < _RECENT_NS]
+        if not recent:
+            return []
+        time.sleep(seconds)
+        later = self._list()
+        return [path for path in sorted(recent) if path in later and later[path] != self._before[path]]
 
     def _list(self) -> dict[Path, tuple[int, int]]:
         """Size and time of change of each file. The folder may not be there yet."""

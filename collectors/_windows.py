@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,9 @@ State = Literal["asked", "recording", "stopped", "saved", "idle", "failed", "los
 _FINAL = frozenset({"saved", "idle", "failed", "lost", "late"})
 
 NO_WORK = "no torch work in the window"
+OLD_TORCH = "with torch before 2.7"  # Process.one_thread
+WITH_MEMORY = "with --memory"
+_AT_ONCE_S = 1.0  # a process may be killed before its collector knows of the signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +34,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Process:
-    """A process that has imported torch. number: order of first contact; pid: as this process sees it."""
+    """A process that has imported torch. number: order of first contact; pid: as this process sees it.
+
+    one_thread: what has the profiler record no more than the thread that starts it, "" where it records all.
+    """
 
     number: int
     pid: int
     name: str
     python: str
     torch: str
-    all_threads: bool
+    one_thread: str
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pid})"
@@ -72,7 +78,10 @@ class Part:
 
 @dataclass(slots=True)
 class Attempt:
-    """One process in one window. Times are of the collector's monotonic clock, in seconds."""
+    """One process in one window. Times are of the collector's monotonic clock, in seconds.
+
+    passed: marked steps that it let pass, if it has said so.
+    """
 
     process: Process
     state: State = "asked"
@@ -81,6 +90,8 @@ class Attempt:
     activities: tuple[str, ...] = ()
     began: float | None = None
     ended: float | None = None
+    lost: float | None = None
+    passed: int | None = None
     reason: str = ""
     why: str = ""
     part: Part | None = None
@@ -168,14 +179,20 @@ class Window:
         elif said in ("idle", "failed"):
             attempt.state = "idle" if said == "idle" else "failed"
             attempt.why = str(message.get("why") or NO_WORK)
+            attempt.passed = None if message.get("passed") is None else int(message["passed"])
 
-    def part_with(self, process: Process) -> None:
+    def part_with(self, process: Process, now: float) -> None:
         """A process has ended."""
         attempt = self.attempts.get(process)
         if attempt is None or attempt.settled:
             return
         attempt.state = "idle" if attempt.state == "asked" else "lost"
         attempt.why = NO_WORK if attempt.state == "idle" else "ended before it saved"
+        attempt.lost = now
+
+    def lost_when_stopped(self, attempt: Attempt) -> bool:
+        """Whether a process was lost because the program had been asked to stop."""
+        return self.closed == "signal" and attempt.lost is not None and attempt.lost > self.closed_at - _AT_ONCE_S
 
     def count_silent_as_idle(self) -> None:
         """A process that has said nothing of this window for long has nothing to save."""
@@ -187,6 +204,26 @@ class Window:
         for attempt in self.attempts.values():
             if not attempt.settled:
                 attempt.state = "late"
+
+
+def not_imported(
+    targets: Iterable[str], hooked: Set[str], processes: Sequence[Process], complaints: Sequence[str]
+) -> list[str]:
+    """Targets, `module:function`, whose module no process has imported, as far as is known.
+
+    hooked: modules that were. complaints: of those that were, and had no such function. A script is never imported; and
+    without a process that runs torch nothing is known.
+    """
+    words = [process.name.split()[0] for process in processes]
+    scripts = {*words, *(Path(word).stem for word in words), "__main__", "__mp_main__"}
+    found = []
+    for target in targets:
+        module = target.partition(":")[0]
+        told = any(f"--step-module: {module}{end}" in text for text in complaints for end in ": ")
+        is_script = bool({module, module.rpartition(".")[2]} & scripts)
+        if words and module not in hooked and not told and not is_script:
+            found.append(target)
+    return found
 
 
 def _part(process: Process, message: Mapping[str, Any], parts: Path, window: int) -> Part:

@@ -6,27 +6,26 @@ every rank, in which steps ran. The server is told to stop whatever happens here
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from tracekit.collectors._attach_plan import Plan, Situation, make_plan, no_file, refusal
+from tracekit.collectors._attach_note import Note
+from tracekit.collectors._attach_plan import Plan, Situation, make_plan, no_file, refusal, refuse_while_written
+from tracekit.collectors._attach_wait import Interrupts, News, Pulse
 from tracekit.collectors._engine_api import Call, Engine, Server, identify, parse_address
 from tracekit.collectors._server_process import serving
 from tracekit.collectors._trace_files import NewFiles, TraceFile
 from tracekit.errors import CaptureError, UsageError
+from tracekit.wording import counted
 
 DEFAULT_DURATION_S = 5.0
 _TICK_S = 0.2
 _QUIET_S = {"vllm": 3.0, "sglang": 10.0}  # without a change in the folder, once the engine has said that it is done
 _ANSWER_S = 5.0  # for an answer when every file is there
-_LONGEST_SILENCE_S = 10.0
+_LAST_S = 2.0  # without a change in the folder, once the server is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,15 @@ class Attached:
 
     files: the profiler's, one a rank, in place or below `raw`; those of a partial capture may end early. partial: why
     it is not whole, if so. capture: for the trace's footer. ranks: of the files, where what they say of themselves
-    names one rank twice (data-parallel replicas count from 0 each).
+    names one rank twice (data-parallel replicas count from 0 each). unfinished: says, once the trace is written, what
+    the server still is at, "" if nothing.
     """
 
     files: tuple[Path, ...]
     partial: tuple[str, ...]
     capture: dict[str, object]
     ranks: Mapping[Path, int] = field(default_factory=dict)
+    unfinished: Callable[[], str] = str
 
 
 def attach(
@@ -73,14 +74,18 @@ def attach(
     if duration is None and steps is None:
         duration = DEFAULT_DURATION_S
     window = _Window(duration, steps)
-    with _Interrupts() as interrupts:
-        session = _Session(server, found, plan, window, NewFiles(plan.folder, plan.prefix), timeout, say, interrupts)
-        return session.run()
+    identity = None if process is None else process.identity
+    note, files = Note(server.address, identity), NewFiles(plan.folder, plan.prefix)
+    note.check()
+    refuse_while_written(server.address, plan, files)
+    with Interrupts() as interrupts:
+        pulse = Pulse(server, identity)
+        return _Session(server, found, plan, window, files, timeout, say, interrupts, pulse, note).run()
 
 
 @dataclass(slots=True)
 class _Window:
-    """What was asked for, and what came of it. ended_by: duration, steps, timeout or interrupt."""
+    """What was asked for, and what came of it. ended_by: duration, steps, timeout, interrupt or server."""
 
     duration: float | None
     steps: int | None
@@ -90,43 +95,8 @@ class _Window:
     def __str__(self) -> str:
         limits = [] if self.duration is None else [f"{self.duration:g} s"]
         if self.steps is not None:
-            limits.insert(0, "1 step" if self.steps == 1 else f"{self.steps} steps")
+            limits.insert(0, counted(self.steps, "step"))
         return ", at most ".join(limits)
-
-
-class _Interrupts:
-    """The first Ctrl-C or SIGTERM is noted; once the server has been told to stop, another one raises."""
-
-    def __init__(self) -> None:
-        self._seen = threading.Event()
-        self._count = 0
-        self._previous: dict[int, Any] = {}
-        self.may_raise = False
-
-    @property
-    def seen(self) -> bool:
-        """Whether there was one."""
-        return self._seen.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait, until there is one at most; returns whether there was."""
-        return self._seen.wait(max(0.0, seconds))
-
-    def __enter__(self) -> _Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._count += 1
-        self._seen.set()
-        if self.may_raise and self._count > 1:
-            raise KeyboardInterrupt
 
 
 @dataclass(slots=True)
@@ -140,7 +110,9 @@ class _Session:
     files: NewFiles
     timeout: float
     say: Callable[[str], None]
-    interrupts: _Interrupts
+    interrupts: Interrupts
+    pulse: Pulse
+    note: Note
     begun: bool = False
     stop: Call | None = None
 
@@ -153,7 +125,7 @@ class _Session:
                 self._send_stop()
             raise
         try:
-            if self.window.ended_by != "steps" or not self.plan.stops_itself:
+            if self.window.ended_by != "server" and (self.window.ended_by != "steps" or not self.plan.stops_itself):
                 self._send_stop()
             self._await_files()
         except KeyboardInterrupt:
@@ -168,6 +140,7 @@ class _Session:
     def _start(self) -> None:
         """Have the recording begin. Raises if the server refuses; returns early, unanswered, on an interrupt."""
         body = self.plan.body
+        self.note.write()
         while True:
             self.begun = True
             call = self.server.post("/start_profile", body, self.timeout)
@@ -178,9 +151,11 @@ class _Session:
             if reply.ok:
                 return
             self.begun = False  # what may be open there is somebody else's
+            self.note.remove()
             if reply.status not in {400, 422} or body == self.plan.least_body:
                 raise refusal(self.server.address, self.engine, self.window.steps, reply)
             body = self.plan.least_body  # a server that refuses keys it does not know
+            self.note.write()
 
     def _record(self) -> None:
         """Wait until the window is over."""
@@ -188,24 +163,28 @@ class _Session:
         if not self.interrupts.seen:
             self.say(f"{name} at {self.server.address} records {self.window}; send it requests. Ctrl-C ends it early.")
         begun = time.monotonic()
-        news = _News(self.say)
+        news = News(self.say)
         limit = self.timeout if self.window.duration is None else self.window.duration
         self.window.ended_by = "timeout" if self.window.duration is None else "duration"
         while (left := begun + limit - time.monotonic()) > 0:
             if self.interrupts.wait(min(_TICK_S, left)):
                 self.window.ended_by = "interrupt"
                 break
+            if self.pulse.look():
+                self.window.ended_by = "server"
+                break
             if self.window.steps is not None:
                 if self.files.look():  # the profiler writes once it has stopped
                     self.window.ended_by = "steps"
                     break
-                news.tell(f"Waiting for {self.window.steps} steps of the server (limit {limit:g} s)")
+                news.tell(f"Waiting for {counted(self.window.steps, 'step')} of the server", f"limit {limit:g} s")
         self.window.recorded_s = round(time.monotonic() - begun, 3)
         if self.interrupts.seen:
             self.say("Interrupted: the window ends here. The trace is kept; once more gives up.")
 
     def _send_stop(self) -> None:
-        self.stop = self.server.post("/stop_profile", None, self.timeout + _ANSWER_S)
+        self.note.write()
+        self.stop = self.server.post("/stop_profile", None, self.timeout + _ANSWER_S, self.note.remove)
         self.stop.sent.wait(_ANSWER_S)
         self.interrupts.may_raise = True
 
@@ -213,32 +192,48 @@ class _Session:
 
     def _await_files(self) -> None:
         """Wait until the files are there, until no more can come, or for the time limit."""
-        news = _News(self.say)
+        news = News(self.say)
         begun = changed = time.monotonic()
         answered: float | None = None
         before: list[TraceFile] = []
-        told = self.interrupts.seen
+        told, was_there = self.interrupts.seen, True
         while (now := time.monotonic()) - begun < self.timeout:
             files = self.files.look()
             if files != before:
                 before, changed = files, now
-            if answered is None and (self.stop is None or self.stop.done):
+            if was_there and self.pulse.look():
+                was_there = False
+                self.say(f"The server at {self.server.address} is gone{self._when_gone()}.")
+            if answered is None and (self.stop is None or self.stop.done or self.pulse.gone):
                 answered = now
             if self._complete(files) and (answered is not None or now - changed > _ANSWER_S):
-                return
+                break
             quiet = 0.0 if answered is None else now - max(changed, answered)
-            if quiet > _QUIET_S[self.engine.name] and self._no_more(files):
-                return
-            done = f"{sum(file.size for file in files) / 1e6:.1f} MB in {len(files)} file{'s' * (len(files) != 1)}"
-            state = "writes its files" if files else "prepares its files"
-            news.tell(f"The server {state}: {done} so far (limit {self.timeout:g} s)")
+            if quiet > (_LAST_S if self.pulse.ended else _QUIET_S[self.engine.name]) and self._no_more(files):
+                break
+            self._tell(news, files)
             if self.interrupts.seen and not told:
                 told = True
                 self.say("The recording has ended, and the server is writing it; once more gives up.")
             time.sleep(_TICK_S)
+        if self.pulse.gone or (self.stop is None and self._complete(self.files.look())):
+            self.note.remove()
+
+    def _tell(self, news: News, files: list[TraceFile]) -> None:
+        done = f"{sum(file.size for file in files) / 1e6:.1f} MB in {counted(len(files), 'file')}"
+        if self._complete(files):
+            news.tell("The files are whole; waiting for the server to be done", done)
+        else:
+            state = "is still writing" if files else "has not begun to write"
+            news.tell(f"The server {state}", f"{done} so far (limit {self.timeout:g} s)")
+
+    def _when_gone(self) -> str:
+        return f", {self.window.recorded_s:.1f} s into the window" if self.window.ended_by == "server" else ""
 
     def _no_more(self, files: list[TraceFile]) -> bool:
         """Whether, by what the engine answered, there are no more files to come."""
+        if self.pulse.gone:
+            return self.pulse.ended
         if self.stop is not None and not self._stop_succeeded():
             return True
         # Older SGLang answers before it writes; on a shared folder, files show late.
@@ -266,9 +261,7 @@ class _Session:
         usable = [file for file in files if file.worked]
         if not usable:
             self._raise_empty(files)
-        partial = [*self._missing(files), *self._cut(files), *self._short(usable)]
-        if not partial and self.stop is not None and not self._stop_succeeded():
-            self.say(f"The files are whole. {self._why_unfinished()}")
+        partial = [*self._ended(), *self._missing(files), *self._cut(files), *self._short(usable)]
         replicated = max(Counter(file.rank for file in usable).values()) > 1
         ranks = {file.path: self._overall(file) for file in usable} if replicated else {}
         window: dict[str, object] = {
@@ -283,7 +276,22 @@ class _Session:
             "window": window,
             "processes": [self._process(file, ranks) for file in usable],
         }
-        return Attached(tuple(file.path for file in usable), tuple(partial), capture, ranks)
+        unfinished = str if partial else self._unfinished
+        return Attached(tuple(file.path for file in usable), tuple(partial), capture, ranks, unfinished)
+
+    def _unfinished(self) -> str:
+        """What a server that has delivered everything still owes us."""
+        if self.stop is None or self._stop_succeeded():
+            return ""
+        if self.stop.done:
+            return f"All files are whole. {self._why_unfinished()}"
+        return (
+            "All files are whole, though the server has not answered /stop_profile yet: it is busy still. Record it "
+            "again once its log says that the profiler has stopped"
+        )
+
+    def _ended(self) -> list[str]:
+        return [f"the server ended{self._when_gone()} of {self.window}"] if self.window.ended_by == "server" else []
 
     def _process(self, file: TraceFile, ranks: Mapping[Path, int]) -> dict[str, object]:
         return {"rank": ranks.get(file.path, file.rank), "steps": file.steps if file.marks else None}
@@ -308,9 +316,11 @@ class _Session:
         marked = least > 0  # versions without marks ran them all the same
         if self.window.steps is None or not marked or least >= self.window.steps or self.window.ended_by == "interrupt":
             return []
-        return [f"{least} of {self.window.steps} steps ran before the window ended"]
+        return [f"{least} of {counted(self.window.steps, 'step')} ran before the window ended"]
 
     def _why_unfinished(self) -> str:
+        if self.pulse.gone:
+            return "The server is gone; its log says why"
         if self.stop is None:
             return f"The server had {self.timeout:g} s for it"
         if not self.stop.done:
@@ -320,6 +330,12 @@ class _Session:
         return "The server says it is done; ranks on other machines write to folders of theirs"
 
     def _raise_empty(self, files: list[TraceFile]) -> None:
+        if self.pulse.gone:
+            left = "no file in which a step ran" if files else "no file"
+            raise CaptureError(
+                f"the server at {self.server.address} ended{self._when_gone() or ' while it was writing'}, and left "
+                f"{left} in {self.plan.folder}. Its log says why"
+            )
         if files and all(file.whole for file in files):
             raise CaptureError(
                 f"empty window: no step ran in the {self.window.recorded_s:.1f} s that the server recorded. Send "
@@ -327,20 +343,3 @@ class _Session:
             )
         unfinished = self._why_unfinished() if self.stop is not None and not self._stop_succeeded() else ""
         raise no_file(self.server.address, self.engine, self.plan, files, unfinished)
-
-
-class _News:
-    """Says the latest state after 2, 4, 8 and 16 s, then every 10 s."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._begun = time.monotonic()
-        self._next = 2.0
-        self._pause = 2.0
-
-    def tell(self, text: str) -> None:
-        elapsed = time.monotonic() - self._begun
-        if elapsed >= self._next:
-            self._say(f"{text}, {elapsed:.0f} s")
-            self._next = elapsed + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_SILENCE_S)

@@ -54,14 +54,17 @@ class Recorder:
 class Recording:
     """How a capture went.
 
-    seen: Python processes that found it. gave_up: number of the second signal, if one came. failure: a mistake of
-    ours, after which nothing was taken in any more.
+    seen: Python processes that found it. unhooked: targets of --step-module that no process had. complaints: how many
+    were said meanwhile. gave_up: number of the second signal, if one came. failure: a mistake of ours, after which
+    nothing was taken in any more.
     """
 
     ended: Ended | None
     processes: tuple[Process, ...]
     windows: tuple[Window, ...]
     seen: int
+    unhooked: tuple[str, ...] = ()
+    complaints: int = 0
     gave_up: int | None = None
     failure: BaseException | None = None
 
@@ -72,12 +75,14 @@ def record(
     recorder: Recorder,
     parts: Path,
     *,
+    output: Path,
     deliver: Callable[[Window, Session], Delivered],
     say: Callable[[str], None],
 ) -> Recording:
     """Run the command to its end with our standard streams; its processes write Kineto files to the folder `parts`.
 
-    deliver is called, in another thread, with each window that is over. Raises CaptureError if the command cannot be
+    output: what `--control` calls this capture by, where several run. deliver is called, in another thread, with each
+    window that is over. Raises CaptureError if the command cannot be
     run, UsageError on a system without processes and signals as we need them.
     """
     with foreground() as program, _session_folder() as folder:
@@ -90,7 +95,7 @@ def record(
             say=say,
             wake=program.wake,
         )
-        folder.write(session.modules)
+        folder.write(session.modules, output)
         try:
             program.start(command, _environment(os.environ, folder))
         except BaseException:
@@ -110,15 +115,23 @@ def _attend(program: Foreground, session: Session, say: Callable[[str], None]) -
         if ended.stopped_by is not None:
             say(f"Stopped by {ended.stopped_by}; the program {ended}.")
         for complaint in session.folder.complaints():
-            say(f"tracekit: {complaint}")
+            session.complain(complaint)
         session.finish(ended)
         program.wait_for(session.finished.is_set)
     except GaveUp as insisted:
         gave_up = insisted.number
         session.abandon()
         program.kill()
-    seen = session.folder.seen()
-    return Recording(ended, tuple(session.met), tuple(session.windows), seen, gave_up, session.failure)
+    return Recording(
+        ended,
+        tuple(session.met),
+        tuple(session.windows),
+        session.folder.seen(),
+        tuple(session.unhooked),
+        len(session.complaints),
+        gave_up,
+        session.failure,
+    )
 
 
 @contextmanager

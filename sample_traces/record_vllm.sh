@@ -16,7 +16,7 @@ until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
     sleep 1
 done
 
-"$tracekit" collect --control start # recording begins when eight steps have run
+"$tracekit" collect --control start --session $capture # recording begins when eight steps have run
 "${vllm[@]}" bench serve --model "$MODEL" --port "$port" --dataset-name random --random-input-len 64 \
     --random-output-len 32 --num-prompts 24 --max-concurrency 4
-"$tracekit" collect --control stop
+"$tracekit" collect --control stop --session $capture

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -114,3 +117,25 @@ def writes(folder: Path, **files: bytes) -> Answer:
         return 200, ""
 
     return stop
+
+
+PROGRAM = """
+from tests.bad_server import serve
+with serve() as bad:
+    print(bad.vllm().port, flush=True)
+    bad.ended.wait()
+"""
+
+
+@contextmanager
+def serve_apart() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server that speaks as vLLM does, in a process of its own that can be killed; and its port."""
+    root = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,13 +17,21 @@ from typing import Any
 
 import pytest
 
-from tests.bad_server import Bad, serve, trace, writes
+from tests.bad_server import Bad, serve, serve_apart, trace, writes
 from tracekit.collectors import attach as attach_module
 from tracekit.collectors.attach import Attached, attach
 from tracekit.errors import CaptureError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS: dict[str, object] = {"profile_prefix": {}, "max_iterations": {}}
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A place of this test's for what is noted of servers; its path is to be short."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
 
 
 @pytest.fixture
@@ -38,12 +48,12 @@ def run(bad: Bad, folder: Path, *, steps: int | None = None, timeout: float = 5,
     return attach(
         changes.pop("address", f":{bad.port}"),
         engine=changes.pop("engine", "auto"),
-        duration=None if steps else 0.1,
+        duration=changes.pop("duration", None if steps else 0.1),
         steps=steps,
         profile_dir=folder,
         timeout=timeout,
         raw=folder,
-        say=said.append,
+        say=changes.pop("say", said.append),
     )
 
 
@@ -83,6 +93,20 @@ def test_what_listens_speaks_no_http(bad: Bad, tmp_path: Path) -> None:
         threading.Thread(target=greet, daemon=True).start()
         message = fails(CaptureError, bad, tmp_path, address=f":{listener.getsockname()[1]}")
     assert message.endswith("GET /openapi.json: what answers there is no HTTP server")
+
+
+def test_what_listens_speaks_no_tls(bad: Bad, tmp_path: Path) -> None:
+    message = fails(CaptureError, bad.vllm(), tmp_path, address=f"https://127.0.0.1:{bad.port}")
+    assert message == (
+        f"https://127.0.0.1:{bad.port}: GET /openapi.json: it speaks no TLS. Is it http://127.0.0.1:{bad.port}?"
+    )
+
+
+@pytest.mark.parametrize(("engine", "path"), [("vllm", "/version"), ("sglang", "/server_info")])
+def test_what_listens_is_not_the_engine_named(bad: Bad, tmp_path: Path, engine: str, path: str) -> None:
+    assert fails(CaptureError, bad, tmp_path, engine=engine) == (
+        f"http://127.0.0.1:{bad.port} answers, but not as {engine} (GET {path}, GET /v1/models)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +221,7 @@ def test_stop_that_takes_long_is_waited_for_with_news(bad: Bad, tmp_path: Path) 
     assert (len(attached.files), attached.partial) == (1, ())
     assert said == [
         f"vllm 0.32.0 at http://127.0.0.1:{bad.port} records 0.1 s; send it requests. Ctrl-C ends it early.",
-        "The server writes its files: 0.0 MB in 1 file so far (limit 5 s), 2 s",
+        "The server is still writing: 2 s, 0.0 MB in 1 file so far (limit 5 s)",
     ]
 
 
@@ -232,10 +256,83 @@ def test_engine_that_dies_of_stopping_has_left_its_files(bad: Bad, tmp_path: Pat
         writes(tmp_path, rank0=trace())(body)
         raise ConnectionResetError
 
-    said: list[str] = []
-    attached = run(bad.vllm(stop=last), tmp_path, said=said)
+    attached = run(bad.vllm(stop=last), tmp_path)
     assert (len(attached.files), attached.partial) == (1, ())
-    assert said[1:] == ["The files are whole. The server failed when told to stop; its log says why"]
+    assert attached.unfinished() == "All files are whole. The server failed when told to stop; its log says why"
+
+
+def test_stop_that_is_not_answered_though_the_files_are_whole(
+    bad: Bad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(body: object) -> tuple[int, object]:
+        writes(tmp_path, rank0=trace())(body)
+        bad.ended.wait(30)
+        return 200, ""
+
+    monkeypatch.setattr(attach_module, "_ANSWER_S", 0.5)
+    attached = run(bad.vllm(stop=busy), tmp_path)
+    assert attached.unfinished().startswith(
+        "All files are whole, though the server has not answered /stop_profile yet: it is busy still"
+    )
+    asked = len(bad.asked)
+    message = fails(CaptureError, bad, tmp_path)
+    assert re.match(
+        rf"http://127.0.0.1:{bad.port} was told \d s ago to end an earlier recording, and had not answered yet; a "
+        "second one on top may end the server. Once its log says that the profiler has stopped, remove /",
+        message,
+    )
+    assert len(bad.asked) == asked
+    bad.ended.set()  # the answer
+    time.sleep(0.5)
+    assert attached.unfinished() == ""
+    bad.answers["/stop_profile"] = writes(tmp_path, rank1=trace())
+    assert len(run(bad, tmp_path).files) == 1
+
+
+def test_earlier_recording_that_is_being_written(bad: Bad, tmp_path: Path) -> None:
+    def write() -> None:
+        with (tmp_path / "rank0.1.pt.trace.json.gz").open("wb", buffering=0) as file:
+            while not bad.ended.wait(0.1):
+                file.write(b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    time.sleep(0.2)
+    message = fails(CaptureError, bad.vllm(), tmp_path)
+    bad.ended.set()
+    writer.join()
+    assert message.startswith(f"rank0.1.pt.trace.json.gz in {tmp_path} is still being written, by an earlier recording")
+    assert bad.asked == []
+
+
+@pytest.mark.parametrize("leaves", [(), ("rank0",)])
+def test_server_that_dies_in_the_window(bad: Bad, tmp_path: Path, leaves: tuple[str, ...]) -> None:
+    """Of 30 s, after half a second."""
+    said: list[str] = []
+    with serve_apart() as (process, port):
+
+        def die() -> None:
+            writes(tmp_path, **dict.fromkeys(leaves, trace()))(None)
+            process.kill()
+
+        def say(text: str) -> None:
+            if not said:
+                threading.Timer(0.5, die).start()
+            said.append(text)
+
+        begun = time.monotonic()
+        wanted: dict[str, Any] = {"address": f":{port}", "duration": 30, "say": say}
+        if leaves:
+            attached = run(bad, tmp_path, **wanted)
+            assert len(attached.files) == 1
+            assert re.fullmatch(r"the server ended, [01]\.\d s into the window of 30 s", "; ".join(attached.partial))
+        else:
+            message = fails(CaptureError, bad, tmp_path, **wanted)
+            assert message.startswith(f"the server at http://127.0.0.1:{port} ended, ")
+            assert message.endswith(f" s into the window, and left no file in {tmp_path}. Its log says why")
+        assert time.monotonic() - begun < 5
+    assert len(said) == 2
+    assert said[1].startswith(f"The server at http://127.0.0.1:{port} is gone, ")
 
 
 def test_no_file_appears(bad: Bad, tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ import pytest
 from tests.collecting import capture_of
 from tracekit.capture_attached import convert_attached
 from tracekit.capture_files import CaptureFiles, Wanted, ranks_of, redacted_command
-from tracekit.capture_gates import why_empty
+from tracekit.capture_gates import Problem, in_conclusion, what_is_missing, why_empty
 from tracekit.capture_summary import size
 from tracekit.collectors._child import Ended
 from tracekit.collectors._session import Session
-from tracekit.collectors._windows import Part, Plan, Process, StepTimes, Window
+from tracekit.collectors._windows import WITH_MEMORY, Part, Plan, Process, StepTimes, Window
 from tracekit.collectors.attach import Attached
 
-WORKER = Process(1, 4242, "serve.py Worker", "3.11.7", "2.13.0", True)
-API = Process(0, 4240, "serve.py", "3.11.7", "2.13.0", True)
+WORKER = Process(1, 4242, "serve.py Worker", "3.11.7", "2.13.0", "")
+API = Process(0, 4240, "serve.py", "3.11.7", "2.13.0", "")
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
 KERNEL = {**OP, "cat": "kernel", "name": "k", "ts": 5, "args": {"device": 0, "stream": 7, "correlation": 1}}
 
@@ -53,17 +53,15 @@ def window_of(*parts: Part) -> Window:
     return window
 
 
-def deliver(folder: Path, window: Window, *, force: bool = False) -> tuple[CaptureFiles, list[str]]:
+def deliver(folder: Path, window: Window, *, unhooked: Sequence[str] = ()) -> tuple[CaptureFiles, list[str]]:
     """Deliver after the program has ended well; what was said."""
     said: list[str] = []
-    wanted = Wanted(folder / "trace.parquet", force, None, None)
+    wanted = Wanted(folder / "trace.parquet", False, None, None)
     drafts = folder / "drafts"
     drafts.mkdir()
     files = CaptureFiles(wanted, Plan(duration=2.0), drafts, said.append)
-    known = SimpleNamespace(seen=lambda: 3)
-    files.deliver(
-        window, cast("Session", SimpleNamespace(ended=True, outcome=Ended(0, None), folder=known, met=[API, WORKER]))
-    )
+    facts = {"ended": True, "outcome": Ended(0, None), "met": [API, WORKER], "unhooked": unhooked, "complaints": []}
+    files.deliver(window, cast("Session", SimpleNamespace(folder=SimpleNamespace(seen=lambda: 3), **facts)))
     return files, [line.replace(str(folder), ".") for line in said]
 
 
@@ -86,9 +84,9 @@ def test_summary_of_a_whole_recording(tmp_path: Path) -> None:
 
 def test_launches_without_kernels_are_told_and_marked(tmp_path: Path) -> None:
     files, _ = deliver(tmp_path, window_of(part_of(tmp_path, WORKER, [OP, *LAUNCHES])))
-    ((problem, said),) = files.problems
-    assert "the program launched work on the GPU 2 times and not one kernel was recorded" in problem
-    assert not said
+    (problem,) = files.problems
+    assert "the program launched work on the GPU 2 times and not one kernel was recorded" in problem.text
+    assert (problem.said, problem.written) == (False, True)
     assert capture_of(tmp_path / "trace.parquet")["partial"] == ["launches, and no device activity"]
 
 
@@ -98,16 +96,69 @@ def test_what_is_missing_is_told_with_names_and_stored_without(tmp_path: Path) -
     for number, (state, why) in enumerate(states, start=2):
         attempt = window.join(replace(WORKER, number=number, pid=number, name="secret.py"))
         attempt.state, attempt.why = cast("Any", state), why
-    files, _ = deliver(tmp_path, window)
-    ((problem, _),) = files.problems
+    files, _ = deliver(tmp_path, window, unhooked=["nope:f"])
+    (problem,) = files.problems
     for text in ("secret.py (2) ended before", "secret.py (3) had not saved", "failed in secret.py (4): the profiler"):
-        assert text in problem
+        assert text in problem.text
     assert capture_of(tmp_path / "trace.parquet")["partial"] == [
         "the profiler failed in process 4",
         "process 2 ended before the trace was saved",
         "process 3 had not saved within the 300 s of --timeout",
         "process 4242 grew by the memory of --max-size, and recording ended there",
         "no trace of rank 0, 2, 3 of 4",
+        "no process imported a module of --step-module",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("closed", "reason", "plan", "message"),
+    [
+        ("finish", "exit", Plan(steps=100), "60 of 100 steps in serve.py Worker (4242), which ended first"),
+        ("signal", "signal", Plan(steps=100, duration=9), "60 of 100 steps in serve.py Worker (4242), which was asked"),
+        ("steps", "steps", Plan(steps=100), "60 of 100 steps in serve.py Worker (4242), which made no more"),
+        ("duration", "duration", Plan(steps=100, duration=2), None),
+        ("stop", "stop", Plan(steps=100), None),
+        ("finish", "exit", Plan(steps=60, duration=9), None),
+        ("finish", "exit", Plan(duration=100), "2.5 of 100 s: the program ended first"),
+        ("signal", "exit", Plan(duration=100), "2.5 of 100 s: the program was asked to stop first"),
+        ("duration", "exit", Plan(duration=2), None),
+        ("stop", "stop", Plan(duration=100), None),
+        ("finish", "displaced", Plan(), "the trace of serve.py Worker (4242) ends where the program started a torch"),
+    ],
+)
+def test_less_than_was_asked_for(tmp_path: Path, closed: str, reason: str, plan: Plan, message: str | None) -> None:
+    """Unless another limit that was given, too, or --control ended it."""
+    part = part_of(tmp_path, WORKER, [OP], steps=60, reason=reason)
+    window = window_of(part)
+    window.steps, window.closed, window.first, window.closed_at = plan.steps, closed, 1.0, 3.5
+    assert [one.text[: len(message or "")] for one in what_is_missing(window, [part], plan)] == [message] * bool(
+        message
+    )
+
+
+@pytest.mark.parametrize(
+    ("closed", "ended", "message"),
+    [
+        ("signal", 9.9, "its parent killed it when asked to stop. Close the window first: --duration, --control stop"),
+        ("signal", 3.0, "killed outright (by the system for want of memory"),
+        ("finish", 9.9, "killed outright (by the system for want of memory"),
+    ],
+)
+def test_lost_process_is_explained_by_when_it_ended(closed: str, ended: float, message: str) -> None:
+    window = Window(1, 0.0, 0, None)
+    window.join(WORKER).state = "recording"
+    window.closed, window.closed_at = closed, 10.0
+    window.part_with(WORKER, ended)
+    (lost,) = what_is_missing(window, [], Plan())
+    assert lost.text.startswith(f"serve.py Worker (4242) ended before the trace was saved: {message}")
+
+
+def test_what_was_said_is_said_in_short_at_the_end() -> None:
+    problems = [Problem("a", False, True), *[Problem("b", True, True)] * 2, Problem("c", True, False)]
+    assert in_conclusion(problems) == [
+        "a",
+        "1 window failed, as said above",
+        "2 windows are incomplete, as said above",
     ]
 
 
@@ -116,10 +167,10 @@ def test_parts_that_cannot_be_converted_are_kept(tmp_path: Path) -> None:
     part.path.write_text('"cat": "cpu_op" but no trace')
     (tmp_path / "trace.parts").mkdir()
     files, said = deliver(tmp_path, window_of(part))
-    ((problem, _),) = files.problems
+    (problem,) = files.problems
     assert said == []
     kept = tmp_path / "trace-2.parts"
-    assert f"What was recorded is in {kept}: tracekit convert {kept} -o {tmp_path / 'trace.parquet'}" in problem
+    assert f"What was recorded is in {kept}: tracekit convert {kept} -o {tmp_path / 'trace.parquet'}" in problem.text
     assert [path.name for path in kept.iterdir()] == ["process-1.json"]
 
 
@@ -144,22 +195,28 @@ def test_ranks_are_one_for_each_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "window", "seen", "met", "message"),
+    ("why", "options", "seen", "met", "message"),
     [
         ("", {}, 0, 0, "no Python process of the program found the capture"),
         ("", {}, 2, 0, "2 Python processes ran, and none imported torch: there was nothing to record"),
         ("no step", {"steps": 3}, 1, 1, "--step-module pkg.mod:Class.forward"),
         ("GPU not used", {}, 1, 1, "no process used the GPU while recording was on"),
         ("own profiler", {}, 1, 1, "a torch.profiler of the program's own ran all the time"),
-        ("no torch work", {}, 1, 1, "not one op ran in the window. Send load while it is recorded"),
+        ("no torch work", {"duration": 1}, 1, 1, "not one op ran in the window. Send load while it is recorded"),
+        ("no torch work", {}, 1, 2, "not one op was recorded after torch was imported; with --memory only the thread"),
+        ("warm-up not over", {"warmup": 100}, 1, 1, "60 marked steps ran in the window, and the --warmup of 100 was"),
+        ("warm-up not over", {"steps": 1, "warmup": 9}, 1, 1, "60 marked steps ran in the window, and the --warmup of"),
     ],
 )
-def test_empty_window_names_its_cause(why: str, window: dict[str, Any], seen: int, met: int, message: str) -> None:
-    empty = Window(1, 0.0, 0, window.get("steps"), closed="duration")
-    if met:
-        empty.join(WORKER).state = "idle"
-        empty.attempts[WORKER].why = why
-    assert message in why_empty(empty, seen=seen, met=met, plan=Plan(duration=1.0), named="")
+def test_empty_window_names_its_cause(why: str, options: dict[str, Any], seen: int, met: int, message: str) -> None:
+    """The second of two processes is recorded with --memory."""
+    plan = Plan(**options)
+    empty = Window(1, 0.0, plan.warmup, plan.steps, closed="duration")
+    for process in [WORKER, replace(WORKER, one_thread=WITH_MEMORY)][:met]:
+        idle = {"say": "idle", "why": why, "passed": 60}
+        empty.join(process).stepping = why == "warm-up not over"
+        empty.hear(process, idle, Path(), 0.0)
+    assert message in why_empty(empty, seen=seen, met=met, plan=plan, named="")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,16 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.collecting import RUNTIME, capture_of, control, start, stop, write
 from tracekit.collectors import _control, _session_folder
+from tracekit.collectors._controls import Controls
+from tracekit.collectors._session import Session
+from tracekit.collectors._windows import Process, Window, not_imported
 from tracekit.errors import CaptureError, UsageError
 
 pytest.importorskip("torch", reason="collect runs programs that import torch")
@@ -62,8 +67,11 @@ def test_two_captures_are_told_apart(tmp_path: Path) -> None:
     with start(tmp_path, *arguments) as one, start(tmp_path, *arguments) as other:
         code, said = control(tmp_path, "start")
         assert code == 2
-        assert "2 captures run; name one: --session PID, of " in said
-        assert {str(one.pid), str(other.pid)} <= set(re.findall(r"\d+", said))
+        first, *listed = said.splitlines()
+        assert first == "tracekit: 2 captures run; name one by --session PID:"
+        since = r"since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"
+        for pid in (one.pid, other.pid):
+            assert any(re.fullmatch(rf"  {pid}  {since}  {tmp_path}/trace\.parquet", line) for line in listed)
         code, said = control(tmp_path, "start", "--session", str(other.pid))
         assert (code, said) == (0, "No process has imported torch yet; recording begins when one does.")
         code, said = control(tmp_path, "status", "--session", str(one.pid))
@@ -83,6 +91,25 @@ def test_two_captures_are_told_apart(tmp_path: Path) -> None:
         assert said == "tracekit: one Python process ran, and it never imported torch: there was nothing to record"
         for process in (one, other):
             os.kill(process.pid, signal.SIGKILL)  # leaves its folder behind
+
+
+def test_state_of_a_window_whose_processes_have_ended() -> None:
+    window = Window(1, 0.0, 0, None, first=1.0)
+    attempt = window.join(Process(0, 1, "serve.py", "3.11.7", "2.13.0", ""))
+    controls = Controls(cast("Session", SimpleNamespace()))
+    attempt.state = "recording"
+    assert controls.state(window).startswith("Window 1 has been recording for ")
+    attempt.state = "saved"
+    assert controls.state(window) == "Window 1 is open, and what has recorded in it has ended."
+
+
+def test_modules_that_no_process_imported() -> None:
+    """A script never is; one that had no such function was."""
+    serve, tool = (Process(0, 1, name, "3.11.7", "2.13.0", "") for name in ("serve.py", "pkg.tool Worker"))
+    targets = ["serve:A.f", "pkg.tool:f", "__main__:A.f", "model:f", "model:g", "json:f", "json.tool:f", "modl:f"]
+    complaints = ["serve.py (1): --step-module: json:f: json has no f"]
+    assert not_imported(targets, {"model"}, [serve, tool], complaints) == ["json.tool:f", "modl:f"]
+    assert not_imported(targets, set(), [], []) == []
 
 
 def test_no_capture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

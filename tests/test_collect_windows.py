@@ -13,7 +13,7 @@ import pytest
 
 from tests.collecting import capture_of, collect, names, start, stop, write
 
-pytest.importorskip("torch", reason="collect runs programs that import torch")
+torch = pytest.importorskip("torch", reason="collect runs programs that import torch")
 
 SERVE = """
     import os, sys, time
@@ -146,7 +146,7 @@ def test_memory_limit_ends_the_recording_and_is_told(tmp_path: Path) -> None:
     collected = collect(tmp_path, "--max-size", "50M", "--", sys.executable, "grow.py")
     assert collected.returncode == 5
     assert re.search(
-        r"^tracekit: grow\.py \(\d+\) grew by the memory of --max-size, and .* trace\.parquet holds the rest$",
+        r"^tracekit: grow\.py \(\d+\) grew by the memory of --max-size, and .* trace\.parquet holds what there is$",
         collected.stderr,
         re.M,
     )
@@ -157,7 +157,10 @@ def test_memory_limit_ends_the_recording_and_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "5"], "no marked step ran in the window"),
+        (
+            ["--steps", "5", "--step-module", "nope:Modl.forward"],
+            "tracekit: --step-module nope:Modl.forward: no process imported nope; no marked step ran in the window",
+        ),
         (["--delay", "60"], "the program ended before the 60 s of --delay were over"),
         (["--paused"], "no window was opened: with --paused"),
     ],
@@ -168,6 +171,17 @@ def test_window_that_never_came(tmp_path: Path, arguments: list[str], message: s
     assert collected.returncode == 5
     assert message in collected.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_profiler_that_cannot_start_is_told_at_once(tmp_path: Path) -> None:
+    if torch.version.cuda or torch.version.hip:
+        pytest.skip("needs a torch for the CPU")
+    write(tmp_path / "idle.py", "import time, torch\nprint('ready', flush=True)\ntime.sleep(100)\n")
+    process = start(tmp_path, "--activities", "cuda", "--", sys.executable, "idle.py")
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert re.fullmatch(r"tracekit: the profiler failed in idle\.py \(\d+\): .* has no CUDA to record .*\n", first)
+    assert stop(process, signal.SIGTERM)[0] == 143
 
 
 def test_program_that_does_nothing_in_the_window(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ import tracekit
 from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
 from tests.simulator import Plant, Run, simulate
 from tracekit.analyses._idle_advice import MEANINGS
-from tracekit.analysis import counted, duration
+from tracekit.analysis import duration
 from tracekit.convert import convert
 from tracekit.footer import Footer
 from tracekit.report_text import LINES, WIDTH, render
 from tracekit.text_grid import clean, grid
+from tracekit.wording import counted
 
 US = 1_000
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from tracekit.wording import counted
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -99,11 +101,6 @@ _UNITS = (("us", 1e3), ("ms", 1e6), ("s", 1e9))
 def _decimals(value: float) -> int:
     limits = (0.9995, 9.995, 99.95)  # what is rounded up to the next figure has one decimal less
     return 3 - sum(value >= limit for limit in limits)
-
-
-def counted(count: int, what: str) -> str:
-    """A number and its noun: "1 step", "1,024 steps"."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 class Analysis(Protocol):

@@ -11,7 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracekit.capture_gates import Missing, ended_badly, no_kernels, unconverted, what_is_missing, why_empty
+from tracekit.capture_gates import (
+    Missing,
+    Problem,
+    ended_badly,
+    no_kernels,
+    not_done,
+    unconverted,
+    what_is_missing,
+    why_empty,
+)
 from tracekit.capture_summary import Counts, size, summary
 from tracekit.collectors._session import Delivered, Session
 from tracekit.collectors._windows import Part, Plan, Window
@@ -52,12 +61,12 @@ class Wanted:
 class CaptureFiles:
     """Makes the files of one capture. folder: temporary, on the output's file system; say: prints a line.
 
-    problems: what went wrong, each with whether it has been said already.
+    problems: what is wrong with its windows.
     """
 
     def __init__(self, wanted: Wanted, plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
         self.wanted, self.plan, self.folder, self.say = wanted, plan, folder, say
-        self.problems: list[tuple[str, bool]] = []
+        self.problems: list[Problem] = []
 
     def deliver(self, window: Window, session: Session) -> Delivered:
         """Write the file of a window that is over. Does not raise."""
@@ -69,11 +78,9 @@ class CaptureFiles:
             problem, told = unconverted(error, kept, output), None
         if problem is None:
             return Delivered(True, told or "")
-        if session.ended:
-            self.problems.append((problem, False))
-        else:
+        self.problems.append(Problem(problem, said=not session.ended, written=told is not None))
+        if not session.ended:
             self.say(f"tracekit: {problem}")
-            self.problems.append((problem, True))
         return Delivered(False, problem if told is None else f"{problem}. {told}")
 
     def output_of(self, number: int) -> Path:
@@ -96,10 +103,11 @@ class CaptureFiles:
         amount = sum(part.size for part in useful)
         if amount >= _LARGE:
             self.say(f"Converting {size(amount)} of recordings.")
-        ranks = ranks_of(useful)
         draft = self.folder / f"draft-{window.number}.parquet"
         missing = what_is_missing(window, useful, self.plan)
-        counts, missing = self._convert(window, useful, ranks, draft, missing)
+        of_all = not_done(session.unhooked if session.ended else (), len(session.complaints))  # told at the end
+        counts, missing = self._convert(window, useful, draft, missing, of_all)
+        ranks = ranks_of(useful)
         recorded = [(part, ranks[part.path]) for part in useful]
         for line in summary(window, recorded, counts, several=window.number > 1):
             self.say(line)
@@ -107,7 +115,7 @@ class CaptureFiles:
         written = f"Wrote {output} ({size(draft.stat().st_size)})"
         draft.replace(output)
         self.say(written)
-        problems = ["; ".join(one.text for one in missing) + f". {output} holds the rest"] if missing else []
+        problems = ["; ".join(one.text for one in missing) + f". {output} holds what there is"] if missing else []
         try:
             self._keep_raw([part.path for part in window.parts])
         except OSError as error:
@@ -115,13 +123,14 @@ class CaptureFiles:
         return "; ".join(problems) or None, written
 
     def _convert(
-        self, window: Window, useful: Sequence[Part], ranks: Mapping[Path, int], draft: Path, missing: list[Missing]
+        self, window: Window, useful: Sequence[Part], draft: Path, missing: list[Missing], of_all: Sequence[Missing]
     ) -> tuple[dict[int, Counts], list[Missing]]:
         """Convert, and once more if the file shows that something is missing, so that it says so."""
         from tracekit.convert import convert
 
+        ranks = ranks_of(useful)
         for _ in range(2):
-            capture = self._capture(window, useful, ranks, missing)
+            capture = self._capture(window, useful, ranks, [*missing, *of_all])
             paths = [part.path for part in useful]
             convert(paths, draft, force=True, allow_partial=True, ranks=ranks, capture=capture)
             counts, launches, kernels = count_rows(draft)

@@ -33,16 +33,29 @@ _EMPTY = (
     "not one op ran in the {time}window. Send load while it is recorded: longer, or begun by hand with --paused and "
     "--control start"
 )
-_THREADS = (
-    "; with this torch only the thread that starts the profiler is recorded (torch 2.7 and later: all), so mark steps "
-    "(--step-module) and record with --steps"
+_WARMING_UP = (
+    "{passed} ran in the window, and the --warmup of {warmup} was not over: nothing was recorded. Let fewer pass, or "
+    "send more load"
 )
+_THREADS = (
+    "; {why} only the thread that starts the profiler is recorded, so mark steps (--step-module) and record with "
+    "--steps"
+)
+_NOTHING_RAN = "not one op ran after torch was imported: there was nothing to record"
+_NOT_ON_THREAD = "not one op was recorded after torch was imported"
+_NOT_IMPORTED = "--step-module {target}: no process imported {module}"
+_COMPLAINED = "not all could be done, as said above"
 # What is missing, stored in the file with the pid for `who`; and what the terminal is told besides.
 _FAILED = ("the profiler failed in {who}", ": {why}")
 _LOST = (
     "{who} ended before the trace was saved",
     ": killed outright (by the system for want of memory, or by its parent), or crashed. Record a shorter window, or "
     "less memory (--max-size)",
+)
+_LOST_WHEN_STOPPED = (
+    _LOST[0],
+    ": its parent killed it when asked to stop. Close the window first: --duration, --control stop, or a signal to "
+    "tracekit alone instead of Ctrl-C",
 )
 _LATE = (
     "{who} had not saved within the {timeout:g} s of --timeout",
@@ -52,6 +65,18 @@ _MAX_SIZE = (
     "{who} grew by the memory of --max-size, and recording ended there",
     "; record a shorter window or allow more",
 )
+_DISPLACED = (
+    "the trace of {who} ends where the program started a torch.profiler of its own",
+    "; only one can run: record without it",
+)
+_FEWER_STEPS = "{steps} of {wanted} steps in {{who}}, which {why}"  # why: by what its recording ended
+_WHY_FEWER = {
+    "exit": "ended first",
+    "finish": "ended first",
+    "signal": "was asked to stop first",
+    "steps": "made no more while it was waited for",
+}
+_SHORTER = "{seconds:g} of {wanted:g} s: the program {why}"
 _RANKS = ("no trace of rank {missing} of {world}", ": did every rank work in the window, on this machine?")
 _NO_KERNELS = (
     "the program launched work on the GPU {launches} times and not one kernel was recorded. Likely causes: no "
@@ -68,6 +93,37 @@ class Missing:
 
     text: str
     stored: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a window. said: it has been told already; written: there is a file nevertheless."""
+
+    text: str
+    said: bool
+    written: bool
+
+
+def in_conclusion(problems: Sequence[Problem]) -> list[str]:
+    """What is wrong, to be told at the end; in short what was told."""
+    texts = [problem.text for problem in problems if not problem.said]
+    for written, one, several in ((False, "failed", "failed"), (True, "is incomplete", "are incomplete")):
+        count = sum(problem.said and problem.written == written for problem in problems)
+        if count:
+            texts.append(f"{count} window{'s' if count > 1 else ''} {several if count > 1 else one}, as said above")
+    return texts
+
+
+def not_done(unhooked: Sequence[str], complaints: int) -> list[Missing]:
+    """What was asked of the whole capture and not done. unhooked: targets whose module no process imported."""
+    missing = [
+        Missing(
+            _NOT_IMPORTED.format(target=target, module=target.partition(":")[0]),
+            "no process imported a module of --step-module",
+        )
+        for target in unhooked
+    ]
+    return [*missing, Missing(_COMPLAINED, "a process could not do all that was asked")] if complaints else missing
 
 
 def why_empty(window: Window, *, seen: int, met: int, plan: Plan, named: str) -> str:
@@ -87,19 +143,29 @@ def why_empty(window: Window, *, seen: int, met: int, plan: Plan, named: str) ->
 
 def _why_idle(window: Window, plan: Plan) -> str:
     """Why no process that runs torch recorded an op, though none failed."""
-    whys = {attempt.why for attempt in window.of("idle") if attempt.why}
     began = any(attempt.began is not None for attempt in window.attempts.values())
-    by_step = window.steps is not None or window.warmup > 0
-    if not began and "own profiler" in whys:
-        return _OWN_PROFILER
-    if not began and by_step and not any(attempt.stepping for attempt in window.attempts.values()):
-        return _NO_STEP
-    if not began and "GPU not used" in whys:
-        return _NO_GPU
-    old = "" if all(process.all_threads for process in window.attempts) else _THREADS
+    if not began and (why := _why_not_begun(window)):
+        return why
+    limits = sorted({process.one_thread for process in window.attempts} - {""})
+    threads = _THREADS.format(why=" and ".join(limits)) if limits else ""
     if plan == Plan(timeout=plan.timeout):
-        return f"not one op ran after torch was imported: there was nothing to record{old}"
-    return _EMPTY.format(time=f"{window.seconds:.1f} s of the " if began else "") + old
+        return _NOT_ON_THREAD + threads if threads else _NOTHING_RAN
+    return _EMPTY.format(time=f"{window.seconds:.1f} s of the " if began else "") + threads
+
+
+def _why_not_begun(window: Window) -> str:
+    """What every process waited for in vain, "" if that is not known."""
+    whys = {attempt.why for attempt in window.of("idle") if attempt.why}
+    by_step = window.steps is not None or window.warmup > 0
+    if "own profiler" in whys:
+        return _OWN_PROFILER
+    if by_step and whys != {"GPU not used"} and not any(attempt.stepping for attempt in window.attempts.values()):
+        return _NO_STEP
+    if window.warmup and "GPU not used" not in whys:
+        passed = max((attempt.passed or 0 for attempt in window.attempts.values()), default=0)
+        steps = f"{passed} marked step{'s' if passed > 1 else ''}" if passed else "marked steps"
+        return _WARMING_UP.format(passed=steps, warmup=window.warmup)
+    return _NO_GPU if "GPU not used" in whys else ""
 
 
 def why_no_window(plan: Plan, *, seen: int, met: int) -> str:
@@ -113,6 +179,8 @@ def what_is_missing(window: Window, useful: Sequence[Part], plan: Plan) -> list[
     """What a window should have brought and did not."""
     missing = _not_delivered(window, plan)
     missing += _of([part.process for part in useful if part.reason == "max_size"], _MAX_SIZE)
+    missing += _of([part.process for part in useful if part.reason == "displaced"], _DISPLACED)
+    missing += _fewer_steps(window.steps, useful) if window.steps is not None else _shorter(window, plan)
     world = max((part.world_size or 0 for part in useful), default=0)
     absent = sorted(set(range(world)) - {part.rank for part in useful})
     if absent:
@@ -120,6 +188,27 @@ def what_is_missing(window: Window, useful: Sequence[Part], plan: Plan) -> list[
         stored = stored.format(missing=", ".join(map(str, absent)), world=world)
         missing.append(Missing(stored + more, stored))
     return missing
+
+
+def _fewer_steps(wanted: int | None, useful: Sequence[Part]) -> list[Missing]:
+    """Processes that recorded some of the steps, unless they ended by a limit that was given, too."""
+    missing = []
+    for part in useful:
+        why = _WHY_FEWER.get(part.reason)
+        if wanted is not None and part.steps < wanted and why is not None:
+            missing += _of([part.process], (_FEWER_STEPS.format(steps=part.steps, wanted=wanted, why=why), ""))
+    return missing
+
+
+def _shorter(window: Window, plan: Plan) -> list[Missing]:
+    """The time that was asked for, if the program ended before it was over."""
+    if plan.duration is None or window.first is None or window.closed not in ("finish", "signal"):
+        return []
+    seconds = window.closed_at - window.first
+    text = _SHORTER.format(
+        seconds=round(seconds, 1 if seconds >= 1 else 2), wanted=plan.duration, why=_WHY_FEWER[window.closed]
+    )
+    return [Missing(text, text)]
 
 
 def no_kernels(launches: int) -> Missing:
@@ -141,7 +230,10 @@ def unconverted(error: BaseException, folder: Path | None, output: Path) -> str:
 def _not_delivered(window: Window, plan: Plan) -> list[Missing]:
     """Processes that recorded, or were to, and left no part."""
     missing = [one for attempt in window.of("failed") for one in _of([attempt.process], _FAILED, why=attempt.why)]
-    missing += _of([attempt.process for attempt in window.of("lost")], _LOST)
+    lost = window.of("lost")
+    stopped = [attempt.process for attempt in lost if window.lost_when_stopped(attempt)]
+    missing += _of([attempt.process for attempt in lost if attempt.process not in stopped], _LOST)
+    missing += _of(stopped, _LOST_WHEN_STOPPED)
     late = [attempt.process for attempt in window.of("late")]
     return missing + _of(late, _LATE, timeout=plan.timeout)
 

@@ -35,13 +35,8 @@ def summary(
         *_table(recorded, counts),
         *_left_out(window, {part.process for part, _ in recorded}),
     ]
-    if any(part.reason == "displaced" for part, _ in recorded):
-        names = ", ".join(str(part.process) for part, _ in recorded if part.reason == "displaced")
-        lines.append(
-            f"The program started a torch.profiler of its own in {names}; only one can run, and this trace ends there."
-        )
-    if not all(part.process.all_threads for part, _ in recorded):
-        lines.append("This torch records only the thread that starts the profiler; ops of other threads are missing.")
+    for why in sorted({part.process.one_thread for part, _ in recorded} - {""}):
+        lines.append(f"Only the thread that starts the profiler is recorded {why}: ops of other threads are missing.")
     stop = max((part.stop for part, _ in recorded), default=0.0)
     at_exit = all(part.reason in ("exit", "finish") for part, _ in recorded)
     if stop >= 0.05 and not at_exit:

@@ -23,6 +23,7 @@ _GROUPS = {
     "A server that runs": ("attach", "engine", "profile_dir"),
 }
 _WITH_CONTROL = {"control", "session", "timeout"}
+_WHEN = {"delay", "warmup", "paused"}
 _WITH_ATTACH = {"attach", "engine", "profile_dir", "duration", "steps", "timeout", "output", "force", "keep_raw"}
 _WIDTH = 100
 
@@ -211,10 +212,11 @@ def _check_mode(given: set[str], command: Sequence[str], control: str | None, at
     if control is not None:
         if command:
             raise UsageError("--control talks to a capture that runs already; leave the command away")
-        _refuse(given - _WITH_CONTROL, "--control: they belong to the command that began the capture")
+        _refuse(given - _WITH_CONTROL, "--control, but with the command that began the capture")
     elif attach is not None:
         if command:
             raise UsageError("--attach records a server that runs already; leave the command away, or --attach")
+        _refuse(given & _WHEN, "--attach, whose window begins at once: wait, and attach then")
         _refuse(given - _WITH_ATTACH, "--attach: there the server's own settings say what is recorded")
     elif not command:
         raise UsageError(
@@ -222,8 +224,8 @@ def _check_mode(given: set[str], command: Sequence[str], control: str | None, at
             "for a capture that runs, --control start, stop or status"
         )
     else:
-        _refuse(given & {"session"}, "a command: it is for --control")
-        _refuse(given & {"engine", "profile_dir"}, "a command: they are for --attach")
+        _refuse(given & {"session"}, "a command, but with --control")
+        _refuse(given & {"engine", "profile_dir"}, "a command, but with --attach")
 
 
 def _refuse(names: set[str], why: str) -> None:

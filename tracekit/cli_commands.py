@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tracekit.analysis import SEVERITIES, Result, Row, counted
+from tracekit.analysis import SEVERITIES, Result, Row
 from tracekit.cli import Named, open_output, write_output
 from tracekit.cli_filters import scope_options
 from tracekit.errors import UsageError
 from tracekit.scope import Scope
+from tracekit.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Destination", "Plan", "Recorder", "attach_to", "run", "send"]
 
 
+_RAW = (".json", ".gz", ".zst")
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where the results go."""
@@ -39,6 +42,8 @@ class Destination:
         from tracekit.capture_files import same_file
 
         open_output(self.output, self.force)
+        if self.output.suffix in _RAW:
+            raise UsageError(f"{self.output} has the name of a raw trace; write a .parquet")
         if any(same_file(self.output, other) for other in named):
             raise UsageError(
                 f"{self.output} is named in the command to run, and would be overwritten; write to another file"
@@ -76,7 +81,7 @@ def run(
         parts = folder / "parts"
         parts.mkdir()
         files = CaptureFiles(wanted, plan, folder, say)
-        recording = record(command, plan, recorder, parts, deliver=files.deliver, say=say)
+        recording = record(command, plan, recorder, parts, output=destination.output, deliver=files.deliver, say=say)
         if recording.gave_up is not None:
             _leave_at_once(recording, files, folder, parts)
         if recording.failure is not None:
@@ -90,14 +95,12 @@ def run(
 
 def _conclude(recording: Recording, files: CaptureFiles, plan: Plan) -> None:
     """End as the program did, or with what is wrong with its recording."""
-    from tracekit.capture_gates import ended_badly, why_no_window
+    from tracekit.capture_gates import ended_badly, in_conclusion, not_done, why_no_window
 
     ended = recording.ended
     assert ended is not None
-    problems = [text for text, said in files.problems if not said]
-    if len(problems) < len(files.problems):
-        count = len(files.problems) - len(problems)
-        problems.append(f"{count} window{'s' if count > 1 else ''} failed, as said above")
+    problems = [one.text for one in not_done(recording.unhooked, recording.complaints)]
+    problems += in_conclusion(files.problems)
     if not recording.windows:
         problems.append(why_no_window(plan, seen=recording.seen, met=len(recording.processes)))
     badly = ended_badly(ended)
@@ -122,8 +125,10 @@ def _leave_at_once(recording: Recording, files: CaptureFiles, folder: Path, part
     saved = [path for path in sorted(parts.glob("*.json")) if path not in delivered]
     output = files.wanted.output
     kept = keep_parts(saved, output)
-    say("Given up; the program was killed.")
-    if kept is not None:
+    say(f"Given up; the program {'was killed' if recording.ended is None else 'had ended'}.")
+    if kept is None and not delivered:
+        say("Nothing was kept.")
+    elif kept is not None:
         say(f"What was saved is in {kept}: tracekit convert {kept} -o {output}")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)  # the conversion may have written meanwhile
@@ -135,7 +140,11 @@ def _leave_at_once(recording: Recording, files: CaptureFiles, folder: Path, part
 @contextmanager
 def _temporary_folder(parent: Path) -> Iterator[Path]:
     """A folder for parts and drafts, on the file system of the result, of this user only; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix=".tracekit-", dir=parent, ignore_cleanup_errors=True) as folder:
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".tracekit-", dir=parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {parent}: {error.strerror or error}; give another -o") from error
+    with made as folder:
         yield Path(folder)
 
 
@@ -177,7 +186,7 @@ def attach_to(
         )
         partial = convert_attached(attached, destination.output, destination.keep_raw, folder, say)
     if partial:
-        raise CaptureError(f"{'; '.join(partial)}. {destination.output} holds the rest")
+        raise CaptureError(f"{'; '.join(partial)}. {destination.output} holds what there is")
 
 
 @contextmanager

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 from rich.text import Text
 
 from tracekit.analyses._idle_advice import MEANINGS
-from tracekit.analysis import Result, Row, counted, duration
+from tracekit.analysis import Result, Row, duration
 from tracekit.scope import in_units
 from tracekit.text_grid import clean, cut, from_package, grid
 from tracekit.text_page import Page
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 _ROWS = 20  # longest parts of gaps shown
 _FOLDERS = re.compile(r"^[^\s(<]*/(?=[^/\s]+\.py\()")

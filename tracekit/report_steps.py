@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from tracekit.analysis import Result, Row, counted, duration
+from tracekit.analysis import Result, Row, duration
 from tracekit.text_grid import cut
 from tracekit.text_page import Page
+from tracekit.wording import counted
 
 _GROUPS = 5  # phases and batches in the overview
 _DEVICES = 8  # shown in full

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from tracekit import report_idle, report_steps
-from tracekit.analysis import SEVERITIES, Finding, Result, Row, counted, duration
+from tracekit.analysis import SEVERITIES, Finding, Result, Row, duration
 from tracekit.text_grid import grid
 from tracekit.text_page import PLACEHOLDER, Page
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 LINES = 40
 WIDTH = 100

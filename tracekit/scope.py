@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tracekit.analysis import Row, counted, duration
+from tracekit.analysis import Row, duration
 from tracekit.errors import UsageError
 from tracekit.ranges import PHASES
+from tracekit.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from tracekit import store
-from tracekit.analysis import Analysis, Result, Scalar, counted
+from tracekit.analysis import Analysis, Result, Scalar
 from tracekit.blame import batches, holders
 from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.errors import UsageError
@@ -27,6 +27,7 @@ from tracekit.scope import Scope, chosen_steps, inventory, refuse_empty, scope_o
 from tracekit.step_sources import steps_in_table
 from tracekit.steps import step_table
 from tracekit.timeline import flatten
+from tracekit.wording import counted
 
 PathLike = str | os.PathLike[str]
 _NO_TABLE = re.compile(r"Table with name (\w+) does not exist")

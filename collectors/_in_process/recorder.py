@@ -145,7 +145,7 @@ class Recorder:
             if self.profiler is not None:
                 self._end(reason)
             elif not window.over:
-                self.tell("idle", window=window.number, why=window.why)
+                self.tell("idle", window=window.number, why=window.why, passed=window.passed)
             self.window = None
             self.watch.boundary = False
 
@@ -157,7 +157,7 @@ class Recorder:
             if self.profiler is not None:
                 self._end(reason)
             elif window is not None and not window.over:
-                self.tell("idle", window=window.number, why=window.why)
+                self.tell("idle", window=window.number, why=window.why, passed=window.passed)
             self.window = None
             self.watch.boundary = False
 
