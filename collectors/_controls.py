@@ -7,6 +7,7 @@ collector -> client   {"tell": text}, any number, then {"done": true, "ok": bool
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tracekit.collectors._windows import Window
@@ -15,7 +16,7 @@ from tracekit.collectors._wire import Peer
 if TYPE_CHECKING:
     from tracekit.collectors._session import Delivered, Session
 
-_RECORDING_S = 10.0  # a first start of the profiler takes a second or two
+_RECORDING_S = 3.0  # for a process that can to say that it records; on a GPU the first start takes a while
 _SETTLING_S = 0.3  # other processes that start at the same time are named, too
 _PROGRESS_S = 5.0
 
@@ -48,13 +49,13 @@ class Controls:
         """A window is saved: one that was asked for meanwhile can open."""
         waiting = [peer for peer, window in self._starting.items() if window is None]
         for peer in waiting:
-            self._session.after(0, lambda peer=peer: self._start_now(peer))  # type: ignore[misc]
+            self._session.after(0, partial(self._start_now, peer))
 
     def heard(self, window: Window) -> None:
         """A process has said something of a window."""
         for peer in [peer for peer, wanted in self._starting.items() if wanted is window]:
             if window.of("recording", "stopped", "saved"):
-                self._session.after(_SETTLING_S, lambda peer=peer: self._started(peer, window))  # type: ignore[misc]
+                self._session.after(_SETTLING_S, partial(self._started, peer, window))
             elif all(attempt.settled for attempt in window.attempts.values()):
                 del self._starting[peer]
                 whys = sorted({f"{attempt.process}: {attempt.why}" for attempt in window.of("failed", "idle", "lost")})

@@ -133,7 +133,7 @@ def hook_sglang(module: ModuleType) -> None:
             return _Step(args[0])
         return profile_range(*args, **kwargs)
 
-    module.profile_range = marked_range  # type: ignore[attr-defined]
+    vars(module)["profile_range"] = marked_range
 
 
 class _Step:

@@ -120,7 +120,7 @@ def _mark_preparation(model: type) -> None:
         here.mark = open_mark(_name(here.generations[-1], inputs))
         return inputs
 
-    marked._tracekit_marks = prepare  # type: ignore[attr-defined]
+    vars(marked)["_tracekit_marks"] = prepare
     setattr(owner, name, marked)
 
 

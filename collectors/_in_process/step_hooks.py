@@ -201,7 +201,7 @@ def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 mark.close()
 
-    marked._tracekit_marks = function  # type: ignore[attr-defined]
+    vars(marked)["_tracekit_marks"] = function
     # Where what is compiled begins with this function, it is to begin with the one inside.
     _not_compiled(marked, below=False)
     _not_compiled(_begin, below=True)
