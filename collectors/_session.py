@@ -33,6 +33,7 @@ _GRACE_S = 2.0  # for processes without a step, once another has done all of its
 _LAGGING_S = 10.0  # and for those that are at it, at least
 _PROGRESS_S = 10.0
 _ANSWER_S = 15.0  # for a process to say that it records nothing; a start may take some seconds
+_EXITING_S = 1.0  # for a process to be gone after its connection
 _BACKLOG = 256
 _CONVERTER_NICENESS = 10  # while the program runs, it comes first
 
@@ -64,6 +65,7 @@ class Session:
         self.met: list[Process] = []
         self.windows: list[Window] = []
         self.complaints: list[str] = []
+        self._left: set[Peer] = set()  # have said that they record no more
         self._hooked: set[str] = set()
         self.ended = False
         self.outcome: Ended | None = None
@@ -256,6 +258,8 @@ class Session:
             self._greet(peer, message)
         elif (process := self.processes.get(peer)) is None:
             return
+        elif said == "bye":
+            self._left.add(peer)
         elif said == "complaint":
             self.complain(f"{process}: {message['text']}")
         elif said == "hooked":
@@ -323,11 +327,22 @@ class Session:
         process = self.processes.pop(peer, None)
         if process is None:
             return
+        if peer not in self._left:
+            self.after(_EXITING_S, partial(self._see_if_it_lives, peer.pid, process))
+        self._left.discard(peer)
         for window in self.windows:
             if not window.converting:
                 window.part_with(process, time.monotonic())
                 self._settle(window)
         self._see_if_safe()
+
+    def _see_if_it_lives(self, pid: int, process: Process) -> None:
+        """Say that a process goes on that has closed its connection without a word."""
+        if _lives(pid) and not any(peer.pid == pid for peer in self.processes):
+            self.complain(
+                f"{process} has closed its connection, as daemons do with all descriptors, and is not recorded from "
+                "there on; it should import torch after that"
+            )
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
@@ -388,3 +403,11 @@ class Session:
     def _take(self, window: Window, delivered: Delivered) -> None:
         window.delivered = True
         self.controls.delivered(window, delivered)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process goes on after its connection has ended. Only where /proc tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False

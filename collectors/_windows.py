@@ -96,6 +96,11 @@ class Attempt:
     why: str = ""
     part: Part | None = None
 
+    def end(self, message: Mapping[str, Any], now: float) -> None:
+        """Take in when recording ended: before the stop and the saving, which take their time."""
+        if self.began is not None:
+            self.ended = self.began + float(message.get("recorded", now - self.began))
+
     @property
     def settled(self) -> bool:
         """Whether nothing more is to be expected of it."""
@@ -171,11 +176,11 @@ class Window:
             attempt.stepping = True
         elif said == "stopped":
             attempt.state, attempt.reason = "stopped", str(message.get("reason", ""))
-            attempt.ended = max(attempt.began or 0.0, now - float(message.get("seconds", 0.0)))
+            attempt.end(message, now)
         elif said == "saved":
             attempt.part = _part(process, message, parts, self.number)
             attempt.state, attempt.reason = "saved", attempt.part.reason
-            attempt.ended = now if attempt.ended is None else attempt.ended
+            attempt.end(message, now)
         elif said in ("idle", "failed"):
             attempt.state = "idle" if said == "idle" else "failed"
             attempt.why = str(message.get("why") or NO_WORK)

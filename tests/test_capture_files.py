@@ -119,9 +119,10 @@ def test_what_is_missing_is_told_with_names_and_stored_without(tmp_path: Path) -
         ("duration", "duration", Plan(steps=100, duration=2), None),
         ("stop", "stop", Plan(steps=100), None),
         ("finish", "exit", Plan(steps=60, duration=9), None),
-        ("finish", "exit", Plan(duration=100), "2.5 of 100 s: the program ended first"),
-        ("signal", "exit", Plan(duration=100), "2.5 of 100 s: the program was asked to stop first"),
+        ("finish", "exit", Plan(duration=100), "2 of 100 s: the program ended first"),
+        ("signal", "exit", Plan(duration=100), "2 of 100 s: the program was asked to stop first"),
         ("duration", "exit", Plan(duration=2), None),
+        ("duration", "exit", Plan(duration=9), "2 of 9 s: the program ended first"),
         ("stop", "stop", Plan(duration=100), None),
         ("finish", "displaced", Plan(), "the trace of serve.py Worker (4242) ends where the program started a torch"),
     ],
@@ -140,8 +141,8 @@ def test_less_than_was_asked_for(tmp_path: Path, closed: str, reason: str, plan:
     ("closed", "ended", "message"),
     [
         ("signal", 9.9, "its parent killed it when asked to stop. Close the window first: --duration, --control stop"),
-        ("signal", 3.0, "killed outright (by the system for want of memory"),
-        ("finish", 9.9, "killed outright (by the system for want of memory"),
+        ("signal", 3.0, "it crashed, or was killed, by its parent or by the system"),
+        ("finish", 9.9, "it crashed, or was killed, by its parent or by the system"),
     ],
 )
 def test_lost_process_is_explained_by_when_it_ended(closed: str, ended: float, message: str) -> None:

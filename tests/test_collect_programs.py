@@ -87,7 +87,7 @@ def test_each_way_to_end_keeps_the_trace(tmp_path: Path) -> None:
     assert names(tmp_path / "trace.parquet") == endings[:3]
     assert collected.returncode == 5
     assert re.search(
-        r"^tracekit: end.py \(\d+\) ended before the trace was saved: killed .*\. trace.parquet holds what there is$",
+        r"^tracekit: end.py \(\d+\) ended before the trace was saved: it crashed.* trace.parquet holds what there is$",
         collected.stderr,
         re.MULTILINE,
     )
@@ -213,7 +213,7 @@ def test_program_with_its_own_profiler_keeps_it(tmp_path: Path) -> None:
     assert collected.returncode == 5
     assert re.search(
         r"^tracekit: the trace of own\.py \(\d+\) ends where the program started a torch\.profiler of its own; only "
-        r"one can run: record without it; [\d.]+ of 100 s: the program ended first\. trace\.parquet holds what",
+        r"one can run: record without it\. trace\.parquet holds what",
         collected.stderr,
         re.M,
     )
@@ -223,7 +223,6 @@ def test_program_with_its_own_profiler_keeps_it(tmp_path: Path) -> None:
     assert capture["window"]["ended_by"] == ["displaced", "finish"]
     assert [re.sub(r"[\d.]+", "N", one) for one in capture["partial"]] == [
         "the trace of process N ends where the program started a torchNprofiler of its own",
-        "N of N s: the program ended first",
     ]
 
 

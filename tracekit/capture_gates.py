@@ -10,9 +10,9 @@ from tracekit.collectors._child import Ended
 from tracekit.collectors._windows import Part, Plan, Process, Window
 
 _NO_PYTHON = (
-    "no Python process of the program found the capture. It is found through PYTHONPATH and TRACEKIT_CAPTURE in the "
-    "environment: Python must run without -I, -E and -S, and what starts it must pass the environment on (`env -i`, "
-    "sudo and containers do not)"
+    "no Python process of the program found the capture, if it ran Python at all. The capture is found through "
+    "PYTHONPATH and TRACEKIT_CAPTURE in the environment: Python must run without -I, -E and -S, and what starts it "
+    "must pass the environment on (`env -i`, sudo and containers do not)"
 )
 _NO_TORCH = "{seen} ran, and {none} imported torch: there was nothing to record"
 _BEFORE_DELAY = "the program ended before the {delay:g} s of --delay were over; record with a shorter one"
@@ -49,8 +49,8 @@ _COMPLAINED = "not all could be done, as said above"
 _FAILED = ("the profiler failed in {who}", ": {why}")
 _LOST = (
     "{who} ended before the trace was saved",
-    ": killed outright (by the system for want of memory, or by its parent), or crashed. Record a shorter window, or "
-    "less memory (--max-size)",
+    ": it crashed, or was killed, by its parent or by the system for want of memory. End the window earlier, or by "
+    "--max-size",
 )
 _LOST_WHEN_STOPPED = (
     _LOST[0],
@@ -76,6 +76,7 @@ _WHY_FEWER = {
     "signal": "was asked to stop first",
     "steps": "made no more while it was waited for",
 }
+_ALMOST = 0.95  # of the time that was asked for: the rest passes while a process is told
 _SHORTER = "{seconds:g} of {wanted:g} s: the program {why}"
 _RANKS = ("no trace of rank {missing} of {world}", ": did every rank work in the window, on this machine?")
 _NO_KERNELS = (
@@ -180,7 +181,7 @@ def what_is_missing(window: Window, useful: Sequence[Part], plan: Plan) -> list[
     missing = _not_delivered(window, plan)
     missing += _of([part.process for part in useful if part.reason == "max_size"], _MAX_SIZE)
     missing += _of([part.process for part in useful if part.reason == "displaced"], _DISPLACED)
-    missing += _fewer_steps(window.steps, useful) if window.steps is not None else _shorter(window, plan)
+    missing += _fewer_steps(window.steps, useful) if window.steps is not None else _shorter(window, useful, plan)
     world = max((part.world_size or 0 for part in useful), default=0)
     absent = sorted(set(range(world)) - {part.rank for part in useful})
     if absent:
@@ -200,14 +201,14 @@ def _fewer_steps(wanted: int | None, useful: Sequence[Part]) -> list[Missing]:
     return missing
 
 
-def _shorter(window: Window, plan: Plan) -> list[Missing]:
-    """The time that was asked for, if the program ended before it was over."""
-    if plan.duration is None or window.first is None or window.closed not in ("finish", "signal"):
+def _shorter(window: Window, useful: Sequence[Part], plan: Plan) -> list[Missing]:
+    """The time that was asked for, if all that was recorded ended before it was over."""
+    ended = {part.reason for part in useful} <= {"exit", "finish", "signal"}
+    seconds = window.seconds
+    if plan.duration is None or not ended or seconds >= _ALMOST * plan.duration:
         return []
-    seconds = window.closed_at - window.first
-    text = _SHORTER.format(
-        seconds=round(seconds, 1 if seconds >= 1 else 2), wanted=plan.duration, why=_WHY_FEWER[window.closed]
-    )
+    why = _WHY_FEWER["signal" if window.closed == "signal" else "exit"]
+    text = _SHORTER.format(seconds=round(seconds, 1 if seconds >= 1 else 2), wanted=plan.duration, why=why)
     return [Missing(text, text)]
 
 

@@ -107,14 +107,15 @@ def _overhead(recorded: Sequence[tuple[Part, int]], counts: Mapping[int, Counts]
     if best is not None:
         return [_compared(best)]
     if any(one.steps for one in counts.values()):
-        return ["Overhead unknown: too few steps ran unrecorded to compare with."]
+        return ["Overhead unknown: too few steps ran before the window to compare with; --warmup lets some pass."]
     return []
 
 
 def _compared(times: StepTimes) -> str:
     change = 100 * (times.recorded_ns - times.plain_ns) / max(1, times.plain_ns)
+    longer = f"{change:.0f} % longer" if change >= 0.5 else "no longer"
     return (
-        f"A step took {abs(change):.0f} % {'longer' if change >= 0 else 'less'} recorded: {times.step}: "
+        f"A step took {longer} recorded: {times.step}: "
         f"{times.recorded_ns / 1e6:.3g} ms, else {times.plain_ns / 1e6:.3g} ms "
         f"({times.recorded} and {times.plain} steps)."
     )

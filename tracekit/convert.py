@@ -110,7 +110,9 @@ def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[Sou
             # A folder of traces holds other things too, and a sidecar of 0 bytes is no reason to refuse the rest.
             files.ignored[str(error)] += 1
     if not sources:
-        raise UnknownFormatError("none of the files is a trace: " + "; ".join(files.ignored))
+        reasons = sorted(files.ignored)
+        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        raise UnknownFormatError("none of the files is a trace: " + "; ".join(reasons[:3]) + more)
     return sources
 
 

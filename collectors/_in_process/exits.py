@@ -50,6 +50,7 @@ class Exits:
         try:
             with _interrupts_ignored():
                 recorder.finish(reason)
+                recorder.tell("bye")
         finally:
             recorder.lock.release()
 

@@ -74,7 +74,7 @@ class Recorder:
         self.ended = False
         self.asked_torch = False
         self.primed = False
-        self.memory = 0
+        self.memory, self.began = 0, 0.0
         self.rank = Rank(torch)
         self.on_rest: Callable[[], None] = lambda: None
         self.all_threads = knows(torch, "profile_all_threads") and not settings["memory"]
@@ -183,7 +183,7 @@ class Recorder:
             except Exception as error:
                 self._fail(window, f"the profiler did not start: {type(error).__name__}: {error}")
                 return
-        self.memory = own_memory()
+        self.memory, self.began = own_memory(), time.perf_counter()
         self.watch.begin_recording()
         self.watch.boundary = window.steps is not None
         self.tell("recording", window=window.number, at_ns=time.time_ns(), activities=activities)
@@ -250,6 +250,7 @@ class Recorder:
     def _stop_and_save(self, window: Window, profiler: Any, reason: str) -> None:
         steps = self.watch.steps
         began = time.perf_counter()
+        recorded = began - self.began
         profiler.stop_trace()
         frozen = time.perf_counter() - began
         if self.on_gpu and not self.primed:
@@ -265,12 +266,12 @@ class Recorder:
             except Exception as wrong:
                 error = error or f"{type(wrong).__name__}: {wrong}"
             if error is None:
-                self.tell("saved", window=window.number, file=name, reason=reason, **facts)
+                self.tell("saved", window=window.number, file=name, reason=reason, recorded=recorded, **facts)
             else:
                 self._fail(window, f"its trace could not be written: {error}")
 
         def safe() -> None:
-            self.tell("stopped", window=window.number, reason=reason, seconds=frozen)
+            self.tell("stopped", window=window.number, reason=reason, recorded=recorded)
 
         self.saver.save(Recording(profiler, path, safe, done))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Ranges of the engines and of torch that are steps, by how their names begin (tracekit.step_marks has the full rules).
 _MARKS = ("tracekit.step[", "execute_", "step[", "ProfilerStep#")
 _KEPT = 512  # durations of one kind of step; and kinds
-_ENOUGH = 3  # durations for a median
+_ENOUGH = 5  # durations for a median
 _TRACEKIT = re.compile(r"tracekit\.step\[(\w+)(.*)\]")
 _REQUESTS = re.compile(r"(?:prefill|decode)_requests=(\d+)")
 
