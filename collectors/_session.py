@@ -148,7 +148,7 @@ class Session:
         self.windows.append(window)
         for peer, process in self.processes.items():
             window.join(process)
-            peer.send({"do": "open", "window": window.number, "warmup": window.warmup, "steps": window.steps})
+            peer.send({"do": "open", **window.as_settings})
         return window
 
     def close_window(self, window: Window, reason: str, *, only: Callable[[Process], bool] = lambda _: True) -> None:

@@ -130,7 +130,7 @@ class Window:
     @property
     def as_settings(self) -> dict[str, Any]:
         """What a process is told of it."""
-        return {"id": self.number, "warmup": self.warmup, "steps": self.steps}
+        return {"window": self.number, "warmup": self.warmup, "steps": self.steps}
 
     @property
     def settled(self) -> bool:

@@ -34,7 +34,7 @@ class Bad:
     """A server, answering as told and 404 otherwise; `asked` are the POSTs it got, with their bodies."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
-    asked: list[tuple[str, object]] = field(default_factory=list)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
     port: int = 0
     ended: threading.Event = field(default_factory=threading.Event)
 

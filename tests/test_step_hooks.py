@@ -34,7 +34,7 @@ def module_with(**members: object) -> ModuleType:
     return module
 
 
-class Model(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+class Model(torch.nn.Module):
     """Reads its input by the name that most have."""
 
     def forward(self, positions: Any, input_ids: Any = None, scale: float = 1.0) -> Any:
@@ -43,11 +43,10 @@ class Model(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 @pytest.fixture
-def model() -> Iterator[Any]:
-    original = Model.forward
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(Model, "forward", Model.forward)  # to be put back
     hooks_for(["served:Model.forward"])["served"](module_with(Model=Model))
-    yield Model()
-    Model.forward = original  # type: ignore[method-assign]
+    return Model()
 
 
 # ---- phase and batch -------------------------------------------------------------------------------------------------
@@ -129,9 +128,11 @@ class Derived(Engine):
 
 
 def test_methods_of_all_kinds(tmp_path: Path) -> None:
-    kind = type("Engine", (Engine,), {name: vars(Engine)[name] for name in ("own", "static", "of_class", "awaited")})
+    kind: Any = type(
+        "Engine", (Engine,), {name: vars(Engine)[name] for name in ("own", "static", "of_class", "awaited")}
+    )
     inner = type("Inner", (Engine.Inner,), {})
-    kind.Inner = inner  # type: ignore[attr-defined]
+    kind.Inner = inner
     paths = ["Engine.own", "Engine.static", "Engine.of_class", "Engine.awaited", "Engine.Inner.run", "Derived.own"]
     derived = type("Derived", (Engine,), {})
     hooks_for([f"served:{path}" for path in paths])["served"](module_with(Engine=kind, Derived=derived))
@@ -143,13 +144,13 @@ def test_methods_of_all_kinds(tmp_path: Path) -> None:
         said.append(await awaited(IDS))
 
     def program() -> None:
-        said.extend([engine.own(IDS), kind.static(IDS), kind.of_class(IDS), inner().run(IDS), derived().own(IDS)])  # type: ignore[attr-defined]
+        said.extend([engine.own(IDS), kind.static(IDS), kind.of_class(IDS), inner().run(IDS), derived().own(IDS)])
         asyncio.run(wait())
 
     assert steps(program, tmp_path) == [PREFILL] * 6
     assert said == ["own 4", "static 4", "Engine 4", "inner 4", "own 4", "awaited 4"]
-    assert (engine.own.__doc__, str(inspect.signature(kind.own))) == ("Doc.", "(self, x: 'Any') -> 'str'")  # type: ignore[attr-defined]
-    assert inspect.iscoroutinefunction(kind.awaited)  # type: ignore[attr-defined]
+    assert (engine.own.__doc__, str(inspect.signature(kind.own))) == ("Doc.", "(self, x: 'Any') -> 'str'")
+    assert inspect.iscoroutinefunction(kind.awaited)
     assert not hasattr(Engine.own, "_tracekit_marks")
 
 

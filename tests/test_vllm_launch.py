@@ -91,7 +91,7 @@ DECODE: Step = ("decode", None, None, 1, 1)
 
 def sums(trace: Path) -> tuple[int, ...]:
     """Requests and tokens of prefill, and of decode, over all steps."""
-    return tuple(sum(step[at] or 0 for step in steps_of(trace)) for at in range(1, 5))  # type: ignore[misc]
+    return tuple(sum(int(step[at] or 0) for step in steps_of(trace)) for at in range(1, 5))
 
 
 def test_number_of_steps_after_some_that_pass(tmp_path: Path) -> None:

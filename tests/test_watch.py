@@ -103,6 +103,7 @@ def test_ranges_of_torch_count_if_their_names_are_marks(monkeypatch: pytest.Monk
             pass
     assert (watch.steps, sorted(watch.times)) == (4, sorted((name, True) for name in names))
 
+    # Without a type, which TorchScript takes for a tensor; and it reads comments that begin so, if nothing follows.
     def function(tensor):  # type: ignore[no-untyped-def]
         with torch.autograd.profiler.record_function("step[DECODE bs=2]"):
             return tensor + 1

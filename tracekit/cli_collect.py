@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracekit.cli import Named
 from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]  # which only click 8.4 and later can be asked for when it runs
+else:
+    _ParamType = click.ParamType
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -43,7 +48,7 @@ class _Grouped(click.Command):
                     formatter.write_dl(found)
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+class _Size(_ParamType):
     """A number of bytes such as 4G; 0 for no limit."""
 
     name = "size"
@@ -56,7 +61,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-class _Seconds(click.ParamType):  # type: ignore[type-arg]
+class _Seconds(_ParamType):
     """A positive time in seconds."""
 
     name = "seconds"

@@ -37,7 +37,7 @@ class Process:
 
     def connect(self) -> bool:
         """Whether the collector is there and has given its settings."""
-        settings = self._greet(forked=False)
+        settings = self._greet()
         if settings is None:
             return False
         self.first = settings["window"]
@@ -56,11 +56,7 @@ class Process:
             hook_main(self.recorder.settings["step_modules"], self._complain)
         except Exception as error:
             self._complain(str(error))
-        try:
-            self._open(self.first, on_work_thread=True)
-        except Exception as error:
-            self._complain(f"{type(error).__name__}: {error}")
-        self._obey_on_a_thread()
+        self._take_part(self.first)
 
     def module_imported(self, name: str, module: ModuleType) -> None:
         """Mark the steps of an engine, or of a function that the user named."""
@@ -82,20 +78,17 @@ class Process:
             self.exits.save()
             self.link.close()
 
-    def _greet(self, *, forked: bool) -> dict[str, Any] | None:
+    def _greet(self) -> dict[str, Any] | None:
         """Say who this is; the settings, if the collector is there."""
         if not self.link.connect():
             return None
         self.link.tell(
             "hello",
             pid=os.getpid(),
-            ppid=os.getppid(),
             name=_name(),
             python=sys.version.split()[0],
             torch=str(self.torch.__version__),
             all_threads=knows(self.torch, "profile_all_threads"),
-            forked=forked,
-            rank=None,
         )
         settings = None
         with contextlib.suppress(EOFError):
@@ -108,17 +101,21 @@ class Process:
         """A forked child is a process of its own, which begins on its own: its work may be on any thread."""
         self.link.after_fork()
         watch.after_fork()
-        settings = self._greet(forked=True)
+        settings = self._greet()
         if settings is not None:
-            self._open(settings["window"], on_work_thread=True)
-            self._obey_on_a_thread()
+            self._take_part(settings["window"])
 
     def _open(self, window: dict[str, Any] | None, *, on_work_thread: bool) -> None:
         if window is not None and self.recorder is not None:
-            number = window["id"] if "id" in window else window["window"]
-            self.recorder.open(Window(number, window["warmup"], window["steps"]), on_work_thread=on_work_thread)
+            of_this = Window(window["window"], window["warmup"], window["steps"])
+            self.recorder.open(of_this, on_work_thread=on_work_thread)
 
-    def _obey_on_a_thread(self) -> None:
+    def _take_part(self, window: dict[str, Any] | None) -> None:
+        """Begin with the window that is open, if one is, then do as told."""
+        try:
+            self._open(window, on_work_thread=True)
+        except Exception as error:
+            self._complain(f"{type(error).__name__}: {error}")
         threading.Thread(target=self._obey, name="tracekit", daemon=True).start()
 
     def _obey(self) -> None:

@@ -140,11 +140,9 @@ class Recorder:
         """End the window, if one is open."""
         with self.lock:
             window = self.window
-            if window is None:
-                return
             if self.profiler is not None:
                 self._end(reason)
-            elif not window.over:
+            elif window is not None and not window.over:
                 self.tell("idle", window=window.number, why=window.why, passed=window.passed)
             self.window = None
             self.watch.boundary = False
@@ -152,14 +150,8 @@ class Recorder:
     def finish(self, reason: str) -> None:
         """End the recording for good and have it saved."""
         with self.lock:
-            window = self.window
             self.ended = True
-            if self.profiler is not None:
-                self._end(reason)
-            elif window is not None and not window.over:
-                self.tell("idle", window=window.number, why=window.why, passed=window.passed)
-            self.window = None
-            self.watch.boundary = False
+            self.close(reason)
 
     def check_memory(self) -> None:
         """End the recording if the process has grown by more than the limit since it began."""
@@ -186,7 +178,7 @@ class Recorder:
         self.memory, self.began = own_memory(), time.perf_counter()
         self.watch.begin_recording()
         self.watch.boundary = window.steps is not None
-        self.tell("recording", window=window.number, at_ns=time.time_ns(), activities=activities)
+        self.tell("recording", window=window.number, activities=activities)
 
     def _hindrance(self) -> str | None:
         """Why the profiler must not be started now."""
