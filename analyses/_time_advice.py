@@ -42,4 +42,16 @@ SHARES = (
         "Compile time; recompilation where shapes vary.",
         "Same load, this one change: exclusive time of these categories.",
     ),
+    Advice(
+        "memory_share",
+        frozenset({"memory"}),
+        "copies and memsets take {share} of the busy time{where}",
+        "A device that copies is busy and computes nothing; kernel_ns in the summary is the time with kernels alone. "
+        "Copies that kernels cover cost little.",
+        "Find what is copied. Weights while the model loads: record later. Tensors of the host in each step: keep them "
+        "on the device, or pin their memory and copy ahead on another stream. Offloaded weights or KV cache: more "
+        "memory, a smaller model or cache, quantisation.",
+        "Device memory, or accuracy with quantisation.",
+        "Same load, this one change: exclusive time of the category memory.",
+    ),
 )

@@ -71,6 +71,7 @@ class Attribution:
             "other_share": 0.1,
             "communication_share": 0.2,
             "pointwise_share": 0.4,
+            "memory_share": 0.3,
             "missing_share": 0.02,  # of launches without device work, of rows without an end: above, no idle time
         }
     )
@@ -83,8 +84,10 @@ class Attribution:
             return _host(trace, parameters)
         unclassified = _by_device(table.filter(pc.field("category") == "other"))
         lost = lost_records(trace.whole, float(parameters["missing_share"] or 0)).refusal
+        computing = {(row["rank"], row["device"]): row["kernel_ns"] for row in trace.macro("kernel_time").to_pylist()}
         summary = [
             {key: row[key] for key in ("rank", "device", "span_ns", "busy_ns", "idle_ns", "sum_ns")}
+            | {"kernel_ns": computing.get((row["rank"], row["device"]), 0)}
             | {"unclassified_ns": unclassified.get((row["rank"], row["device"]), 0)}
             | ({"idle_ns": None} if lost else {})
             for row in devices
@@ -103,7 +106,7 @@ def _host(trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
     table = trace.macro("host_attribution")
     totals = _by_device(table)
     unclassified = _by_device(table.filter(pc.field("category") == "other"))
-    cannot_tell = dict.fromkeys(("span_ns", "busy_ns", "idle_ns", "sum_ns"))
+    cannot_tell = dict.fromkeys(("span_ns", "busy_ns", "idle_ns", "sum_ns", "kernel_ns"))
     summary: list[Row] = [
         {"rank": rank, "device": device, **cannot_tell}
         | {"unclassified_ns": unclassified.get((rank, device), 0), "host_op_ns": ns}

@@ -68,9 +68,19 @@ def test_categories_of_two_devices_by_phase(tmp_path: Path) -> None:
             "busy_ns": 110,
             "idle_ns": 130,
             "sum_ns": 110,
+            "kernel_ns": 100,
             "unclassified_ns": 0,
         },
-        {"rank": 0, "device": 1, "span_ns": 87, "busy_ns": 47, "idle_ns": 40, "sum_ns": 47, "unclassified_ns": 0},
+        {
+            "rank": 0,
+            "device": 1,
+            "span_ns": 87,
+            "busy_ns": 47,
+            "idle_ns": 40,
+            "sum_ns": 47,
+            "kernel_ns": 47,
+            "unclassified_ns": 0,
+        },
     ]
 
 
@@ -79,6 +89,18 @@ def test_overlap_counts_once(tmp_path: Path) -> None:
     result = analyze(tmp_path, [kernel(0, 100, name=GEMM, stream=7), kernel(0, 100, name=NCCL, stream=8)])
     assert table(result, "category", "total_ns", "exclusive_ns") == [("gemm", 100, 100), ("communication", 100, 0)]
     assert [(row["busy_ns"], row["sum_ns"]) for row in result.summary] == [(100, 200)]
+
+
+def copy(ts: int, dur: int) -> dict[str, Any]:
+    return {"kind": "memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": ts, "dur": dur}
+
+
+def test_a_device_that_copies_is_busy_and_computes_nothing(tmp_path: Path) -> None:
+    """Kernels alone cover 30 ns of the 100 that the device is busy: of the copy's 80, a kernel covers 10."""
+    result = analyze(tmp_path, [kernel(0, 10, name=GEMM), copy(10, 80), kernel(80, 20, name=GEMM)])
+    (row,) = result.summary
+    assert (row["span_ns"], row["busy_ns"], row["idle_ns"], row["kernel_ns"]) == (100, 100, 0, 30)
+    assert [finding.title for finding in result.findings] == ["copies and memsets take 80.0% of the busy time"]
 
 
 def test_programmatic_dependent_launch(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ Int64s = npt.NDArray[np.int64]
 Row = tuple[str, int, int, int]  # kind, start, end, thread
 
 OP = ENCLOSING_ORDER["op"]
-LEAVES = {ENCLOSING_ORDER[kind] for kind in ("overhead", "instant", "counter")}
+LEAVES = {ENCLOSING_ORDER[kind] for kind in ("overhead", "os", "instant", "counter")}
 NO_ROWS = np.empty(0, np.int64)
 
 

@@ -23,11 +23,13 @@ from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES
 from tracekit.steps import Membership
 
 WINDOW_ROWS = 1 << 19
+KEY_COLUMNS = ("correlation", "label", "process")  # of the spool, from which key_of is made
 
 # Share of launches whose External id must be that of the op around them before rows without a launch get ops by it: in
 # traces before 2024 the External id was the correlation, and hits wrong ops by chance.
 _TRUST = 0.9
 _LAST = np.iinfo(np.int64).max
+_PROCESS_BIT = 48  # correlations are 32 bits wide
 _DEVICE_ORDER = {"gpu_annotation": 0, "kernel": 1, "memcpy": 2, "memset": 3, "graph": 4, "sync": 5}
 _UNFINISHED = '{"finished": false}'
 
@@ -54,7 +56,7 @@ class Assembler:
         """All rows as tables of the event schema, each of one kind and one window, by id."""
         spool = self.source.spool
         device = pa.table(
-            {name: spool.column("device", name) for name in ("correlation", "external_id", "label")},
+            {name: spool.column("device", name) for name in (*KEY_COLUMNS, "external_id")},
         )
         launches = LinkIndex(np.unique(self._key(device)), width=3)  # id, op, step
         operators = LinkIndex(np.unique(numbers(device, "external_id")))
@@ -254,11 +256,15 @@ def rank_of(table: pa.Table, ranks: Mapping[str | None, int]) -> Int64s:
 
 
 def key_of(table: pa.Table, ranks: Mapping[str | None, int]) -> Int64s:
-    """Correlation, made unique within the source if several processes were merged into it."""
+    """Correlation, made unique within the source if it holds several processes."""
     key = numbers(table, "correlation")
-    if len(ranks) > 1:
-        key = np.where(key == ABSENT, key, (key & ((1 << 48) - 1)) | (rank_of(table, ranks) << 48))
-    return key
+    if "process" in table.column_names and not pa.types.is_null(table.column("process").type):
+        process = numbers(table, "process", 0)
+    elif len(ranks) > 1:
+        process = rank_of(table, ranks)
+    else:
+        return key
+    return np.where(key == ABSENT, key, (key & ((1 << _PROCESS_BIT) - 1)) | (process << _PROCESS_BIT))
 
 
 def _window_rows(rows: int) -> int:

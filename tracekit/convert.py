@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +15,8 @@ from tracekit.assemble import Assembler
 from tracekit.errors import MalformedTraceError, TruncatedTraceError, UnknownFormatError, UsageError
 from tracekit.event_table import EventWriter
 from tracekit.footer import DeviceInfo, Footer, Ledger, SourceInfo
+from tracekit.join import merge, same_processes
+from tracekit.ranks import Ranks, assign_ranks
 from tracekit.registry import readers
 from tracekit.source import Reader, SourceRead
 from tracekit.spool import Spool
@@ -27,6 +27,10 @@ from tracekit.streams import head_of
 
 # Called with a file, bytes of it read so far, and its size.
 FileProgress = Callable[[Path, int, int], None]
+
+
+class _TwiceError(UsageError):
+    """Two files hold the same recording."""
 
 
 def convert(
@@ -52,13 +56,14 @@ def convert(
     """
     out = Path(out)
     Dialects.of(step_range)  # a mistake in it is told before the work is done
-    files = _files([Path(path) for path in paths])
+    known = list(readers().values())
+    files = _files([Path(path) for path in paths], known)
     if out.exists() and any(out.samefile(path) for path in [*files.named, *files.from_directory]):
         raise UsageError(f"{out} is one of the files to read: write to another")
     writer = EventWriter(out, force=force)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".spool", dir=out.parent) as spool:
-            sources = _read(files, Path(spool), progress)
+            sources = _read(files, known, Path(spool), progress)
             footer = _write(sources, writer, files, step_range, ranks or {})
         footer = replace(footer, capture={**footer.capture, **(capture or {})})
         writer.finish(footer)
@@ -77,12 +82,11 @@ class _Files:
     ignored: Counter[str] = field(default_factory=Counter)
 
 
-def _files(paths: Sequence[Path]) -> _Files:
+def _files(paths: Sequence[Path], known: Sequence[Reader]) -> _Files:
     files = _Files()
     for path in paths:
-        if path.is_dir():
-            found = sorted(child for child in path.rglob("*") if child.is_file() and not child.name.startswith("."))
-            files.from_directory += [child for child in found if not _is_own(child)]
+        if path.is_dir() and not _is_source(path, known):
+            files.from_directory += _found_in(path, known)
         elif path.exists():
             files.named.append(path)
         else:
@@ -92,23 +96,37 @@ def _files(paths: Sequence[Path]) -> _Files:
     return files
 
 
-def _is_own(path: Path) -> bool:
-    return path.suffix == ".parquet"
+def _found_in(directory: Path, known: Sequence[Reader]) -> Iterator[Path]:
+    """All files below a directory that are not tracekit's own, and directories that are one recording."""
+    for child in sorted(directory.iterdir()):
+        if child.name.startswith("."):
+            continue
+        if child.is_dir() and not _is_source(child, known):
+            yield from _found_in(child, known)
+        elif child.is_dir() or (child.is_file() and child.suffix != ".parquet"):
+            yield child
 
 
-def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[SourceRead]:
+def _is_source(directory: Path, known: Sequence[Reader]) -> bool:
+    """Whether a directory as a whole is one recording."""
+    return any(reader.accepts(directory, b"") for reader in known)
+
+
+def _read(files: _Files, known: Sequence[Reader], spool: Path, progress: FileProgress | None) -> list[SourceRead]:
     sources: list[SourceRead] = []
-    known = list(readers().values())
     for number, path in enumerate([*files.named, *files.from_directory]):
         directory = spool / str(number)
         directory.mkdir()
         try:
-            sources.append(_read_one(path, Spool(directory), known, progress))
-        except (UnknownFormatError, MalformedTraceError) as error:
+            source = _read_one(path, Spool(directory), known, progress)
+            _refuse_same_recording(source, sources)
+        except (UnknownFormatError, MalformedTraceError, _TwiceError) as error:
             if path in files.named:
                 raise
             # A folder of traces holds other things too, and a sidecar of 0 bytes is no reason to refuse the rest.
             files.ignored[str(error)] += 1
+        else:
+            sources.append(source)
     if not sources:
         reasons = sorted(files.ignored)
         more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
@@ -117,8 +135,8 @@ def _read(files: _Files, spool: Path, progress: FileProgress | None) -> list[Sou
 
 
 def _read_one(path: Path, spool: Spool, known: Sequence[Reader], progress: FileProgress | None) -> SourceRead:
-    head = head_of(path)
-    if not head.strip():
+    head = b"" if path.is_dir() else head_of(path)
+    if not head.strip() and not path.is_dir():
         raise MalformedTraceError(f"{path}: the file is empty (0 bytes of content); was the profiler stopped?")
     for reader in known:
         if reader.accepts(path, head):
@@ -127,15 +145,25 @@ def _read_one(path: Path, spool: Spool, known: Sequence[Reader], progress: FileP
         raise UnknownFormatError(f"{path}: Parquet, not a profiler's file; one made by tracekit is analysed as it is")
     names = ", ".join(reader.NAME for reader in known)
     raise UnknownFormatError(
-        f"{path}: no reader knows this format; expected is torch.profiler's JSON, plain, .gz or .zst (readers: {names})"
+        f"{path}: no reader knows this format; expected is torch.profiler's JSON, plain, .gz or .zst, or a report of "
+        f"Nsight Systems, exported or not (readers: {names})"
     )
+
+
+def _refuse_same_recording(source: SourceRead, others: Sequence[SourceRead]) -> None:
+    """A report and its export hold the same events, which must not count twice."""
+    for other in others:
+        if source.identity is not None and source.identity == other.identity:
+            raise _TwiceError(f"{source.path} and {other.path} are the same recording, in two files; give one of them")
 
 
 def _write(
     sources: list[SourceRead], writer: EventWriter, files: _Files, step_range: str | None, known: Mapping[Path, int]
 ) -> Footer:
-    ranks = _assign_ranks(sources, known)
+    same = same_processes(sources)
+    ranks = assign_ranks(sources, known, same)
     sources.sort(key=lambda source: (min(ranks[source.path].values()), source.path.name, str(source.path)))
+    clocks = [asdict(merge(one, number)) for number, one in enumerate(same)]
     firsts = [first + source.base_ns for source in sources if (first := source.spool.first_ts()) is not None]
     origin = min(firsts, default=0)
     steps = steps_in_spools(sources, [ranks[source.path] for source in sources], origin, step_range)
@@ -153,45 +181,13 @@ def _write(
             notes["API calls that share a correlation with an earlier one"] += assembler.ambiguous
         shutil.rmtree(source.spool.directory)
     footer = _footer(sources, ranks, origin, by_kind=by_kind, notes=notes, files=files)
-    return replace(footer, step_rules=RULES, step_range=step_range)
-
-
-def _assign_ranks(sources: list[SourceRead], known: Mapping[Path, int]) -> dict[Path, dict[str | None, int]]:
-    """Rank of each file, by process label where one file holds several processes. known: whatever the files say.
-
-    Files that say nothing of their rank get free numbers, in the order of their names: two processes that were both
-    device 0 must never be added up.
-    """
-    for source in sources:
-        if source.path in known:
-            source.rank, source.rank_from, source.labels = known[source.path], "collector", set()
-    taken = {source.rank for source in sources if source.rank is not None}
-    free = (number for number in itertools.count() if number not in taken)
-    ranks: dict[Path, dict[str | None, int]] = {}
-    unknown = sum(source.rank is None for source in sources)
-    for source in sorted(sources, key=lambda source: (source.path.name, str(source.path))):
-        if source.labels:
-            ranks[source.path] = {None: 0} | _label_ranks(sorted(source.labels))
-            source.rank_from = "process label"
-        elif source.rank is not None:
-            ranks[source.path] = {None: source.rank}
-        else:
-            ranks[source.path] = {None: next(free)}
-            source.rank_from = "default" if unknown == 1 and len(sources) == 1 else "assigned"
-    return ranks
-
-
-def _label_ranks(labels: list[str]) -> dict[str, int]:
-    """ "TP01" is rank 1; labels that say more than that are numbered in order."""
-    plain = [re.fullmatch(r"TP-?(\d{1,6})", label) for label in labels]
-    if all(plain):
-        return {label: int(match.group(1)) for label, match in zip(labels, plain, strict=True) if match}
-    return {label: number for number, label in enumerate(labels)}
+    capture = {**footer.capture, "clocks": clocks} if clocks else footer.capture
+    return replace(footer, capture=capture, step_rules=RULES, step_range=step_range)
 
 
 def _footer(
     sources: list[SourceRead],
-    ranks: dict[Path, dict[str | None, int]],
+    ranks: Ranks,
     origin: int,
     *,
     by_kind: Counter[str],
@@ -229,7 +225,7 @@ def _footer(
     )
 
 
-def _devices(sources: list[SourceRead], ranks: dict[Path, dict[str | None, int]]) -> tuple[DeviceInfo, ...]:
+def _devices(sources: list[SourceRead], ranks: Ranks) -> tuple[DeviceInfo, ...]:
     """Each device of a rank once, though each of its files may list it."""
     found: dict[tuple[int, int], DeviceInfo] = {}
     for source in sources:
@@ -247,10 +243,15 @@ def _source_info(source: SourceRead, rank: int) -> SourceInfo:
         rank=rank,
         rank_from=source.rank_from,
         world_size=source.world_size,
-        size_bytes=source.path.stat().st_size,
+        size_bytes=_size(source.path),
         base_ns=source.base_ns,
         truncated_at=source.truncated_at,
     )
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _report_truncation(footer: Footer, out: Path, allow_partial: bool) -> None:

@@ -18,7 +18,16 @@ _FOREVER = np.iinfo(np.int64).max
 _NEVER = np.iinfo(np.int64).min
 
 # On a tie of start and end the kind decides who encloses: a Python function calls an op, an op calls the API.
-ENCLOSING_ORDER = {"python": 0, "annotation": 1, "op": 2, "launch": 3, "overhead": 4, "instant": 5, "counter": 6}
+ENCLOSING_ORDER = {
+    "python": 0,
+    "annotation": 1,
+    "op": 2,
+    "launch": 3,
+    "overhead": 4,
+    "os": 5,
+    "instant": 6,
+    "counter": 7,
+}
 _OP = ENCLOSING_ORDER["op"]
 _FIRST_LEAF = ENCLOSING_ORDER["overhead"]  # from here on rows have no children
 

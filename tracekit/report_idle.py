@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow.compute as pc
 from rich.text import Text
@@ -20,6 +20,7 @@ from tracekit.wording import counted
 _ROWS = 20  # longest parts of gaps shown
 _FOLDERS = re.compile(r"^[^\s(<]*/(?=[^/\s]+\.py\()")
 _LONG_NS = 1_000  # shorter ones are shown only if there are no others
+_COPIES = 0.1  # share of the busy time without a kernel from which it is said
 _STEP = 14  # columns of a figure per step
 Device = tuple[int, int | None]
 
@@ -38,11 +39,12 @@ def devices(page: Page, idle: Result, attribution: Result | None, most: int | No
                 f"busy {duration(row['busy_ns'])}{_share(row, 'busy_ns', ' ({:.1%})')}",
                 f"idle {'cannot tell' if row['idle_ns'] is None else duration(row['idle_ns'])}"
                 f"{_share(row, 'idle_ns', ' ({:.1%})')}",
+                *_without_copies(row, attribution),
             ]
         )
     else:
         lines = page.line((f"{'rank':>4} {'device':>6} {'span':>9} {'busy':>6} {'idle':>6}  most of it", "bold"))
-        lines += _device_rows(page, idle.summary, _top_categories(attribution), most)
+        lines += _device_rows(page, idle.summary, attribution, most)
     return lines + (reason if any(row["idle_ns"] is None for row in idle.summary) else [])
 
 
@@ -51,7 +53,17 @@ def _share(row: Row, key: str, form: str = "{:.1%}", otherwise: str = "") -> str
     return otherwise if row["idle_ns"] is None else form.format(row[key] / max(1, row["span_ns"]))
 
 
-def _device_rows(page: Page, summary: Sequence[Row], top: Mapping[Device, str], most: int | None) -> list[Text]:
+def _without_copies(row: Row, attribution: Result | None) -> Iterator[str]:
+    """How long the device computed, where that is much less than it was busy."""
+    for other in attribution.summary if attribution else ():
+        here = (other["rank"], other["device"]) == (row["rank"], row["device"])
+        if here and row["busy_ns"] - (other["kernel_ns"] or 0) > _COPIES * row["busy_ns"]:
+            share = _share({**row, "kernel_ns": other["kernel_ns"] or 0}, "kernel_ns", " ({:.1%})")
+            yield f"kernels alone {duration(other['kernel_ns'] or 0)}{share}"
+
+
+def _device_rows(page: Page, summary: Sequence[Row], attribution: Result | None, most: int | None) -> list[Text]:
+    top = _top_categories(attribution)
     shown = summary[:most]
     lines: list[Text] = []
     for row in shown:
@@ -59,7 +71,8 @@ def _device_rows(page: Page, summary: Sequence[Row], top: Mapping[Device, str], 
         busy, idle = (_share(row, key, otherwise="?") for key in ("busy_ns", "idle_ns"))
         numbers = f"{row['rank']:>4} {row['device']!s:>6} {duration(row['span_ns']):>9} {busy:>6} {idle:>6}  "
         busiest = clean(top.get((row["rank"], row["device"]), ""))
-        main = "; ".join(part for part in (busiest, f"idle: {cause}" if cause else "") if part)
+        said = (busiest, *_without_copies(row, attribution), f"idle: {cause}" if cause else "")
+        main = "; ".join(part for part in said if part)
         lines += page.line((numbers + main, ""), indent=" " * len(numbers))
     if len(summary) > len(shown):
         lines += page.line((f"     and {counted(len(summary) - len(shown), 'more device')}", "dim"))

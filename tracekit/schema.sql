@@ -17,10 +17,11 @@ CREATE TABLE events (
     --   gpu_annotation          the device-side envelope of a user range; never counted as work
     --   python                  a Python function on the host
     --   overhead                the profiler's own work
+    --   os                      a call into the operating system's runtime, or a time off the CPU ("off CPU")
     --   counter, instant        a sampled value; a moment. Their dur is 0 unless the source gives one
     kind VARCHAR NOT NULL CHECK (kind IN (
         'kernel', 'memcpy', 'memset', 'graph', 'launch', 'sync', 'op', 'annotation', 'gpu_annotation', 'python',
-        'overhead', 'counter', 'instant')),
+        'overhead', 'os', 'counter', 'instant')),
     -- As recorded.
     name VARCHAR NOT NULL,
     -- Nanoseconds since the trace origin (footer `origin_ns`), the start of the earliest event.

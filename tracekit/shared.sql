@@ -168,6 +168,37 @@ FROM (
 )
 GROUP BY rank, device;
 
+-- How long each device computed, in the scope: the union of its kernels and graph replays alone. A device that only copies
+-- is busy all the same, hence not idle time's complement.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column kernel_ns BIGINT: covered by at least one kernel or graph replay.
+CREATE MACRO kernel_time() AS TABLE
+SELECT
+    rank,
+    device,
+    sum(
+        greatest(0, scope_clip(ts + dur) - scope_clip(greatest(ts, coalesce(computed_until, ts))))
+    )::BIGINT AS kernel_ns
+FROM (
+    SELECT
+        rank,
+        device,
+        ts,
+        dur,
+        step,
+        max(ts + dur) OVER (
+            PARTITION BY rank, device
+            ORDER BY ts, dur DESC, id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS computed_until
+    FROM device_activity
+    WHERE kind IN ('kernel', 'graph')
+)
+WHERE in_scope(rank, device, step)
+    AND in_window(ts, dur)
+GROUP BY rank, device;
+
 -- Maximal holes in the device's work over all streams, the tiniest included, in the scope or not: of a whole trace they
 -- add up to idle_ns of device_time. A row of no duration covers no time but is work: the hole around it is two. What is
 -- made from them is chosen at the end, by in_scope(rank, device, step) and in_window(ts, dur), and cut by scope_clip.

@@ -19,8 +19,12 @@ class SourceRead:
     """One file as read. Times in the spool are the file's own; adding `base_ns` makes them comparable.
 
     Rows with a missing or negative duration have dur NULL in the spool: they had not ended when recording stopped.
-    rank: None if the file does not say. labels: process labels, where a file was merged from several processes.
+    rank: None if the file does not say. labels: process labels, where a file holds several processes; label_ranks: the
+    ranks that the reader knows of them. pids: operating-system processes that have host rows, and their labels (None:
+    without). identity: of the recording; files with the same one are exports of the same recording.
     first_unreadable: byte of the first event that could not be read.
+
+    A spool may have a column `process`, small numbers within which alone a correlation is unique.
     """
 
     path: Path
@@ -28,6 +32,9 @@ class SourceRead:
     spool: Spool
     rank: int | None = None
     labels: set[str] = field(default_factory=set)
+    label_ranks: dict[str, int] = field(default_factory=dict)
+    pids: dict[int, str | None] = field(default_factory=dict)
+    identity: str | None = None
     rank_from: str = "default"
     world_size: int | None = None
     base_ns: int = 0

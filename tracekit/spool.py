@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import Int64s, integers, one_array
+from tracekit.arrays import Bools, Int64s, int64_array, integers, one_array
 
 # Classes of rows that share their columns. Order matters: on a tie of start and end, the earlier class encloses.
 HOST_CLASSES = ("python", "host", "launch", "other")
@@ -96,6 +96,27 @@ class Spool:
         for run in self.runs[row_class]:
             table = _open(run.path)
             yield table.select([name for name in names if name in table.column_names])
+
+    def keep(self, row_class: str, wanted: Callable[[pa.Table], Bools]) -> int:
+        """Forget the rows of a class that are not wanted; returns how many they were."""
+        before = self.rows((row_class,))
+        runs, self.runs[row_class] = self.runs[row_class], []
+        for run in runs:
+            table = _open(run.path)
+            chosen = np.flatnonzero(wanted(table))
+            if len(chosen) == run.rows:
+                self.accept(row_class, run)
+            else:
+                self.accept(row_class, self.write(table.take(int64_array(chosen))))
+                self.discard(run)
+        return before - self.rows((row_class,))
+
+    def take_all(self, row_class: str) -> Iterator[pa.Table]:
+        """The runs of a class, one by one; they are no longer in this spool then."""
+        runs, self.runs[row_class] = self.runs[row_class], []
+        for run in runs:
+            yield _open(run.path)
+            self.discard(run)
 
     def windows(self, classes: Sequence[str], rows: int) -> list[tuple[int, int]]:
         """Half-open windows of time with about `rows` rows each, which together hold every row of the classes.

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import ABSENT, Bools, Int64s, int64_array, integers, numbers, one_array, text_array
-from tracekit.assemble import key_of, rank_of
+from tracekit.assemble import KEY_COLUMNS, key_of, rank_of
 from tracekit.errors import UsageError
 from tracekit.source import SourceRead
 from tracekit.step_marks import Dialects
@@ -127,9 +127,7 @@ class _Spooled:
 
     def calls(self, wanted: Int64s) -> Iterator[Int64s]:
         """Of each run the API calls with one of these keys, as in `marks`; and their key, and whether they replay."""
-        for table in self.source.spool.each(
-            "launch", ("name", "ts", "dur", "pid", "tid", "tie", "label", "correlation")
-        ):
+        for table in self.source.spool.each("launch", ("name", "ts", "dur", "pid", "tid", "tie", *KEY_COLUMNS)):
             key = key_of(table, self.ranks)
             rows = np.flatnonzero(np.isin(key, wanted))
             yield np.vstack([self._host_rows(table, rows), key[rows], self._replays(table)[rows]])
@@ -142,7 +140,7 @@ class _Spooled:
     def work(self, names: dict[str, int]) -> Int64s:
         """Of all rows of device activity: key, place of the name in `names`, which grows, and graph id or NONE."""
         parts = [np.empty((3, 0), np.int64)]
-        for table in self.source.spool.each("device", ("kind", "name", "correlation", "graph_id", "label")):
+        for table in self.source.spool.each("device", ("kind", "name", "graph_id", *KEY_COLUMNS)):
             name = one_array(table.column("name"))
             place = np.array([names.setdefault(text, len(names)) for text in name.dictionary.to_pylist()], np.int64)
             rows = np.stack(
