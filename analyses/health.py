@@ -142,6 +142,7 @@ def _file_checks(footer: Footer) -> Iterator[Check]:
     )
     yield _rank_check(footer)
     yield _capture_check(footer)
+    yield from _clock_checks(footer)
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
@@ -174,6 +175,24 @@ def _capture_check(footer: Footer) -> Check:
         len(reasons),
         f"less was recorded than was asked for: {'; '.join(reasons)}" if reasons else "nothing is known to be missing",
     )
+
+
+def _clock_checks(footer: Footer) -> Iterator[Check]:
+    """Of traces made from files of two profilers."""
+    clocks = [one for one in footer.capture.get("clocks") or () if isinstance(one, dict)]
+    unknown = [f"{one['file']} and {one['reference']}" for one in clocks if not one["anchors"]]
+    if unknown:
+        yield Check(
+            "clocks",
+            "warn",
+            len(unknown),
+            f"no range is in both of {'; '.join(unknown)}, so how far their clocks differ is unknown: calls near the "
+            "edge of an op may be linked to its neighbour; mark steps with tracekit.step, which both profilers record",
+        )
+    elif clocks:
+        anchors, spread = sum(one["anchors"] for one in clocks), max(one["spread_ns"] for one in clocks)
+        said = f"clocks of two profilers agree to {duration(spread)}, by {counted(anchors, 'range')} in both"
+        yield Check("clocks", "ok", anchors, said)
 
 
 def _activity_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar], footer: Footer) -> Iterator[Check]:
@@ -297,6 +316,16 @@ def _name_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         + ("; name them in a rules file (--rules)" if large else ""),
         other["example"],
     )
+    replays = measured["opaque_replays"]
+    if replays["count"]:
+        yield Check(
+            "opaque_replays",
+            "ok",
+            replays["count"],
+            f"{(replays['ns'] or 0) / busy:.1%} of the busy time is in graph replays recorded as one block: which "
+            "kernels ran in them is unknown; nsys profile --cuda-graph-trace=node records these, at a cost",
+            replays["example"],
+        )
 
 
 def _step_checks(measured: Mapping[str, Row], by_rank: list[Row], footer: Footer) -> Iterator[Check]:

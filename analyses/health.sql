@@ -10,6 +10,7 @@
 --   ranks_without_device_activity ranks that made launch calls and have no device rows (total: ranks with such calls)
 --   device_time_without_op        device rows without an op (total: all; ns: their exclusive time; total_ns: busy time)
 --   unclassified_time             device rows of category other (the same)
+--   opaque_replays                graph replays recorded as one block (the same)
 --   steps_without_device_work     serving steps that launched no recorded work (total: all steps)
 --   dominating_row                rows that take more than half of their device's span, of devices with 100 rows or more
 --   zero_duration                 device rows of no duration (total: all device rows)
@@ -92,6 +93,8 @@ found AS (
     UNION ALL
     SELECT 'unclassified_time', id, name, exclusive_ns FROM classified WHERE category = 'other'
     UNION ALL
+    SELECT 'opaque_replays', id, name, exclusive_ns FROM classified WHERE category = 'graph'
+    UNION ALL
     SELECT 'steps_without_device_work', id, name, NULL FROM step_work WHERE NOT worked
     UNION ALL
     SELECT 'dominating_row', id, name, dur FROM dominating
@@ -156,6 +159,8 @@ totals AS (
             {'check': 'device_time_without_op', 'total': (SELECT count(*) FROM activity),
              'total_ns': (SELECT sum(exclusive_ns) FROM classified)},
             {'check': 'unclassified_time', 'total': (SELECT count(*) FROM activity),
+             'total_ns': (SELECT sum(exclusive_ns) FROM classified)},
+            {'check': 'opaque_replays', 'total': (SELECT count(*) FROM activity),
              'total_ns': (SELECT sum(exclusive_ns) FROM classified)},
             {'check': 'steps_without_device_work', 'total': (SELECT count(*) FROM steps), 'total_ns': NULL},
             {'check': 'dominating_row', 'total': (SELECT count(*) FROM activity), 'total_ns': NULL},

@@ -192,6 +192,28 @@ def test_a_capture_that_is_not_whole(tmp_path: Path) -> None:
     assert [finding.title for finding in result.findings] == [f"capture: {said}"]
 
 
+def test_clocks_of_two_profilers(tmp_path: Path) -> None:
+    known = {"file": "a.json", "reference": "b.sqlite", "anchors": 3, "offset_ns": -40, "spread_ns": 2_000}
+    result = analyze(tmp_path, GOOD, footer_of(GOOD, capture={"clocks": [known]}))
+    assert check(result, "clocks") == ("ok", 3, "clocks of two profilers agree to 2.00 us, by 3 ranges in both")
+    result = analyze(tmp_path, GOOD, footer_of(GOOD, capture={"clocks": [known, {**known, "anchors": 0}]}))
+    assert check(result, "clocks") == (
+        "warn",
+        1,
+        "no range is in both of a.json and b.sqlite, so how far their clocks differ is unknown: calls near the edge "
+        "of an op may be linked to its neighbour; mark steps with tracekit.step, which both profilers record",
+    )
+
+
+def test_replays_recorded_as_one_block(tmp_path: Path) -> None:
+    """30 of 60 ns: those that a kernel covers too are the kernel's."""
+    block = {"kind": "graph", "name": "CUDA graph replay", "ts": 40, "dur": 40, "launch_id": 1}
+    result = analyze(tmp_path, [*GOOD, block])
+    status, count, detail = check(result, "opaque_replays")
+    assert (status, count) == ("ok", 1)
+    assert detail.startswith("50.0% of the busy time is in graph replays recorded as one block: which kernels ran in")
+
+
 def test_steps_behind_a_good_average(tmp_path: Path) -> None:
     """32 step marks, kernels in two of them."""
     rows = [

@@ -1,0 +1,82 @@
+"""Ranks of files and of the processes in them: as said, as known, else numbers that no other has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tracekit.ranks import assign_ranks
+from tracekit.source import SourceRead
+from tracekit.spool import Spool
+
+
+def source(name: str, rank: int | None = None, labels: str = "", **label_ranks: int) -> SourceRead:
+    """A file of one process, or of those with these labels."""
+    return SourceRead(
+        Path(name), "any", Spool(Path()), rank=rank, labels={*labels.split(), *label_ranks}, label_ranks=label_ranks
+    )
+
+
+def ranks(*sources: SourceRead, known: Mapping[Path, int] | None = None) -> list[tuple[str, str | None, int, str]]:
+    """File, label, rank, and where it is from."""
+    of_path = assign_ranks(sources, known or {})
+    return [(one.path.name, label, rank, one.rank_from) for one in sources for label, rank in of_path[one.path].items()]
+
+
+def test_no_files() -> None:
+    assert ranks() == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ([source("a")], [("a", None, 0, "default")]),
+        ([source("a", 3)], [("a", None, 3, "default")]),
+        ([source("b"), source("a")], [("b", None, 1, "assigned"), ("a", None, 0, "assigned")]),
+        ([source("a"), source("b", 0)], [("a", None, 1, "assigned"), ("b", None, 0, "default")]),
+        ([source("a", 2), source("b", 2)], [("a", None, 2, "default"), ("b", None, 2, "default")]),
+    ],
+    ids=["one", "one that says", "two", "two, of which one says", "two of one rank"],
+)
+def test_files_of_one_process(sources: list[SourceRead], expected: list[tuple[str, str | None, int, str]]) -> None:
+    """rank_from is the reader's to say where the file has a rank."""
+    assert ranks(*sources) == expected
+
+
+def test_the_collector_knows_better() -> None:
+    known = {Path("a"): 5}
+    assert ranks(source("a", 3), source("b"), known=known) == [("a", None, 5, "collector"), ("b", None, 0, "assigned")]
+
+
+def test_processes_of_a_file() -> None:
+    """Rows without a label are of the lowest rank."""
+    expected = [("a", None, 1, "process label"), ("a", "TP01", 1, "process label"), ("a", "TP03", 3, "process label")]
+    assert ranks(source("a", labels="TP01 TP03")) == expected
+
+
+def test_processes_that_the_reader_knows() -> None:
+    expected = [("a", None, 0, "process label"), ("a", "80", 1, "process label"), ("a", "81", 0, "process label")]
+    assert [*ranks(source("a", **{"80": 1, "81": 0}))] == expected
+
+
+def test_two_files_of_several_processes_never_share_a_rank() -> None:
+    of_path = assign_ranks([source("a", **{"80": 0, "81": 1}), source("b", **{"80": 0, "81": 1}), source("c", 1)], {})
+    assert of_path == {
+        Path("a"): {None: 2, "80": 2, "81": 3},
+        Path("b"): {None: 4, "80": 4, "81": 5},
+        Path("c"): {None: 1},
+    }
+
+
+def test_processes_that_other_files_have_too() -> None:
+    """They get the ranks that those files have, the others what is free."""
+    both = source("both", **{"80": 0, "81": 1, "82": 2})
+    first, second = source("first", 1), source("second")
+    of_path = assign_ranks([both, first, second], {}, [(both, "80", first), (both, "82", second)])
+    assert of_path == {
+        Path("both"): {None: 0, "80": 1, "82": 0, "81": 2},
+        Path("first"): {None: 1},
+        Path("second"): {None: 0},
+    }
