@@ -50,6 +50,13 @@ CAUSES = {
         "communication_wait": ["c10d::barrier", "c10d::recv_"],
         None: ["aten::copy_", "aten::item", "c10d::allreduce_", "record_param_comms", "vllm::moe_forward"],
     },
+    "os": {
+        "requests": [
+            "poll", "ppoll", "epoll_wait", "epoll_pwait", "select", "pselect", "recv", "recvfrom", "recvmsg", "recvmmsg",
+            "accept", "accept4", "nanosleep", "clock_nanosleep", "sleep", "usleep",
+        ],
+        None: ["pthread_cond_wait", "pthread_mutex_lock", "sem_wait", "read", "ioctl", "off CPU", "recvfile"],
+    },
     "python": {
         "gc": ["Python GC"],
         "profiler": [
@@ -126,6 +133,16 @@ def test_names(tmp_path: Path) -> None:
     ]
     found = causes(tmp_path, rows)
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_how_an_api_call_waits_is_its_own_business(tmp_path: Path) -> None:
+    """Of two polls the one in a synchronisation says nothing: it is the device that is waited for."""
+    rows = [
+        launch(0, 100, name="cudaStreamSynchronize"),
+        {"kind": "os", "name": "poll", "ts": 10, "dur": 80, "parent_id": 1},
+        {"kind": "os", "name": "epoll_wait", "ts": 200, "dur": 80},
+    ]
+    assert causes(tmp_path, rows) == {"cudaStreamSynchronize": "sync", "epoll_wait": "requests"}
 
 
 def copy(name: str, ts: int, dur: int, launch_id: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 -- Host rows whose name tells why they hold the thread up. Names are those of CUDA and HIP, PyTorch, vLLM and SGLang;
 -- of Python functions "file.py(line): name" is recorded.
 -- column id BIGINT: the row.
--- column kind VARCHAR: launch, op, annotation, python.
+-- column kind VARCHAR: launch, op, annotation, python, os.
 -- column rank INTEGER: rank.
 -- column pid BIGINT: process.
 -- column tid BIGINT: thread.
@@ -18,7 +18,7 @@ WITH names AS (
         name,
         -- The function of a Python row, without file and line.
         CASE WHEN kind = 'python' THEN regexp_extract(name, '\(\d+\): (.*)$', 1) ELSE '' END AS function
-    FROM (SELECT DISTINCT kind, name FROM events WHERE kind IN ('launch', 'op', 'annotation', 'python'))
+    FROM (SELECT DISTINCT kind, name FROM events WHERE kind IN ('launch', 'op', 'annotation', 'python', 'os'))
 ),
 named AS (
     SELECT
@@ -50,6 +50,11 @@ named AS (
             WHEN 'op' THEN CASE
                 WHEN regexp_matches(name, '^aten::_?pin_memory$|DataLoader') THEN 'input_preparation'
                 WHEN regexp_matches(name, '^c10d::(monitored_)?(barrier|recv)|^gloo:') THEN 'communication_wait'
+            END
+            -- Not the waits for locks and conditions: Python waits so for its own global lock.
+            WHEN 'os' THEN CASE
+                WHEN regexp_matches(name, '^(p?poll|p?select|epoll_p?wait|recv(from|m?msg)?|accept4?|(clock_)?nanosleep|u?sleep)$')
+                    THEN 'requests'
             END
             ELSE CASE
                 WHEN name = 'Python GC' THEN 'gc'
@@ -119,6 +124,8 @@ FROM events AS e
 JOIN named AS n ON n.kind = e.kind AND n.name = e.name
 WHERE n.cause IS NOT NULL
     AND e.id NOT IN (SELECT id FROM copies)
+    -- How an API call waits is its own business.
+    AND NOT (e.kind = 'os' AND e.parent_id IS NOT NULL AND e.parent_id IN (SELECT id FROM launches))
 UNION ALL
 SELECT
     l.id,
