@@ -253,7 +253,7 @@ def _link_checks(measured: Mapping[str, Row], parameters: Mapping[str, Scalar]) 
         "warn" if missing else "ok",
         silent["count"],
         f"{silent['count']:,} of {counted(silent['total'], 'launch call')}{_named(silent)}"
-        + ("; their work looks like idle time" if missing else ""),
+        + ("; their work, unless its turn came later, looks like idle time" if missing else ""),
         silent["example"],
     )
     graphs = measured["graph_launches_without_work"]

@@ -286,7 +286,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
 WITHOUT_FIGURE = (
     "idle cannot tell",
     "idle time cannot be told",
-    "their work looks like idle time",
+    "their work, unless its turn came later, looks like idle time",
     "so their time looks idle and is not",
     "idle_gaps",
 )
@@ -345,6 +345,16 @@ def test_what_was_lost_before_the_first_recorded_work_makes_no_hole(tmp_path: Pa
     assert analyze(tmp_path, rows).summary[0]["idle_ns"] == 10
     late = [*rows, *(launch(300 + at, 1) for at in range(19))]
     assert analyze(tmp_path, late).coverage.reason.startswith(f"{LOST}19 of 40 launch calls left no device work")
+
+
+def test_work_whose_turn_came_after_the_recording_makes_no_hole(tmp_path: Path) -> None:
+    """The device was at older work still when these were launched; after the end of that, nobody knows."""
+    rows = [launch(0, 5), launch(10, 5), kernel(20, 10, launch_id=1), kernel(40, 500, launch_id=2)]
+    queued = [*rows, *(launch(20 + 10 * at, 1) for at in range(19))]
+    result = analyze(tmp_path, queued)
+    assert (result.summary[0]["idle_ns"], result.coverage.reason) == (10, "")
+    late = [*queued, launch(540, 1), launch(550, 1)]
+    assert analyze(tmp_path, late).coverage.reason.startswith(f"{LOST}2 of 23 launch calls left no device work")
 
 
 @pytest.mark.parametrize(("hole", "refused"), [(100, False), (101, True)])

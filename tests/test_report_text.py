@@ -193,7 +193,7 @@ def test_without_device_activity(tmp_path: Path) -> None:
 
 
 def test_idle_time_that_cannot_be_told(tmp_path: Path) -> None:
-    rows = [launch(i * 100, 5, name="cudaGraphLaunch") for i in range(9)]
+    rows = [launch(i * 1000, 5, name="cudaGraphLaunch") for i in range(9)]
     rows += [kernel(10, 5, launch_id=1), kernel(900, 5, launch_id=1)]
     lines = report(tmp_path, rows)
     assert lines[1:3] == [

@@ -208,19 +208,20 @@ CREATE TABLE gap_holders (
 
 -- How much of the device's work was not recorded: what is missing looks like idle time.
 -- What was launched before the first recorded work makes no hole in it: the head of a recording is often lost. Nor does
--- what was launched after the last, but a recording that stops in the middle has lost more. A memset of no bytes leaves
--- no row. Replays of one graph start the same rows, but for graphs with conditional nodes, which are rare. Kernels of
+-- what was launched after the last, but a recording that stops in the middle has lost more: only while the device was
+-- still at older recorded work is it clear that such a call's turn came later. A memset of no bytes leaves no row. Replays of one graph start the same rows, but for graphs with conditional nodes, which are rare. Kernels of
 -- one replay follow each other in microseconds and need no host: a long hole between them is a lost kernel.
 -- parameter graph_hole_ns BIGINT: holes between rows of one replay longer than this are counted.
 -- column rows BIGINT: device rows.
 -- column unfinished BIGINT: of these, rows without a recorded end.
 -- column graphs BIGINT: graph replays that were launched.
--- column graphs_silent BIGINT: of these, replays without device work.
+-- column graphs_silent BIGINT: of these, replays without device work, but for those whose turn came later.
 -- column graphs_last BIGINT: of these, those launched after all recorded work of their rank.
 -- column replays BIGINT: graph replays of which rows with a graph id are recorded.
 -- column replays_short BIGINT: of these, replays with fewer rows than others of their graph.
 -- column calls BIGINT: other calls that should have started device work.
--- column calls_silent BIGINT: of these, calls without, but for those before the first recorded work, and memsets.
+-- column calls_silent BIGINT: of these, calls without, but for those before the first recorded work, those whose turn
+--                             came later, and memsets.
 -- column calls_last BIGINT: calls without device work that were launched after all recorded work of their rank.
 -- column span_ns BIGINT: span of all devices.
 -- column replay_holes_ns BIGINT: holes between rows of one graph replay.
@@ -228,23 +229,31 @@ CREATE MACRO recording_losses(graph_hole_ns := 100000) AS TABLE
 WITH calls AS (
     SELECT
         count(*) FILTER (WHERE is_graph) AS graphs,
-        count(*) FILTER (WHERE is_graph AND NOT worked) AS graphs_silent,
+        count(*) FILTER (WHERE is_graph AND NOT worked AND NOT queued) AS graphs_silent,
         count(*) FILTER (WHERE is_graph AND NOT worked AND ts > last_ts) AS graphs_last,
         count(*) FILTER (WHERE NOT is_graph) AS calls,
         count(*) FILTER (
             WHERE NOT is_graph
                 AND NOT worked
+                AND NOT queued
                 AND coalesce(ts > first_ts, true)
                 AND NOT contains(name, 'Memset')
         ) AS calls_silent,
         count(*) FILTER (WHERE NOT is_graph AND NOT worked AND ts > last_ts) AS calls_last
     FROM (
         SELECT
-            *,
-            min(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS first_ts,
-            max(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS last_ts
-        FROM launch_calls()
-        WHERE expected
+            c.*,
+            -- After all that worked, and before the end of that.
+            coalesce(ts > last_ts AND ts < end_ts, false) AS queued
+        FROM (
+            SELECT
+                *,
+                min(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS first_ts,
+                max(ts) FILTER (WHERE worked) OVER (PARTITION BY rank) AS last_ts
+            FROM launch_calls()
+            WHERE expected
+        ) AS c
+        LEFT JOIN (SELECT rank, max(ts + dur) AS end_ts FROM device_activity GROUP BY rank) AS d ON d.rank = c.rank
     )
 ),
 replays AS (

@@ -22,6 +22,7 @@ from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES
 DEVICE_TWICE = "device work and API calls that another profiler recorded too"
 RANGES_TWICE = "ranges that another profiler recorded too"
 _SAME_RANGE_NS = 1_000_000  # how far the starts of one range may differ, once the clocks agree
+_SLACK_NS = 1_000_000_000  # how far the clocks of one machine may be apart, at most
 _FIRST_PROCESS = 1 << 14  # numbers of processes that a reader has not given
 
 
@@ -78,7 +79,7 @@ def _meet(one: SourceRead, other: SourceRead) -> bool:
     if one.format == other.format or not (one.base_ns and other.base_ns):
         return False
     (first, last), (begin, end) = _extent(one), _extent(other)
-    return first <= end and begin <= last
+    return first <= end + _SLACK_NS and begin <= last + _SLACK_NS
 
 
 def _extent(source: SourceRead) -> tuple[int, int]:
