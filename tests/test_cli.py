@@ -125,7 +125,7 @@ def test_only_what_is_named(trace: Path) -> None:
 def test_no_such_analysis(trace: Path) -> None:
     result = run("analyze", trace, "idle")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("tracekit: no analysis 'idle'; there are: attribution, health, idle_gaps")
+    assert result.stderr.startswith("tracekit: no analysis 'idle'; there are: attribution, counters, health, idle_gaps")
 
 
 @pytest.mark.parametrize(("severity", "code"), [(None, 0), ("critical", 1), ("warning", 1)])

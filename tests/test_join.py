@@ -17,6 +17,7 @@ from tracekit.join import DEVICE_TWICE, RANGES_TWICE
 
 Json = dict[str, Any]
 Rows = list[tuple[Any, ...]]
+ALL = "id, kind, name, ts, dur, rank, parent_id, op_id, launch_id, step"
 STEP = "tracekit.step[decode decode_requests=4]"
 
 
@@ -35,9 +36,7 @@ def torch_file(folder: Path, *events: Json, name: str = "torch.json", base_ns: i
     return path
 
 
-def table(
-    folder: Path, *paths: Path, columns: str = "id, kind, name, ts, dur, rank, parent_id, op_id, launch_id, step"
-):
+def table(folder: Path, *paths: Path, columns: str = ALL) -> tuple[Footer, Rows]:
     out = folder / "out.parquet"
     footer = convert(paths, out, force=True)
     assert footer.ledger.read == footer.ledger.stored + sum(footer.ledger.skipped.values())

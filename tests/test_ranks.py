@@ -12,10 +12,11 @@ from tracekit.source import SourceRead
 from tracekit.spool import Spool
 
 
-def source(name: str, rank: int | None = None, labels: str = "", **label_ranks: int) -> SourceRead:
-    """A file of one process, or of those with these labels."""
+def source(name: str, rank: int | None = None, labels: str = "", known: Mapping[str, int] | None = None) -> SourceRead:
+    """A file of one process, or of those with these labels. known: ranks that the reader gives to labels."""
+    of_label = dict(known or {})
     return SourceRead(
-        Path(name), "any", Spool(Path()), rank=rank, labels={*labels.split(), *label_ranks}, label_ranks=label_ranks
+        Path(name), "any", Spool(Path()), rank=rank, labels={*labels.split(), *of_label}, label_ranks=of_label
     )
 
 
@@ -58,11 +59,13 @@ def test_processes_of_a_file() -> None:
 
 def test_processes_that_the_reader_knows() -> None:
     expected = [("a", None, 0, "process label"), ("a", "80", 1, "process label"), ("a", "81", 0, "process label")]
-    assert [*ranks(source("a", **{"80": 1, "81": 0}))] == expected
+    assert [*ranks(source("a", known={"80": 1, "81": 0}))] == expected
 
 
 def test_two_files_of_several_processes_never_share_a_rank() -> None:
-    of_path = assign_ranks([source("a", **{"80": 0, "81": 1}), source("b", **{"80": 0, "81": 1}), source("c", 1)], {})
+    of_path = assign_ranks(
+        [source("a", known={"80": 0, "81": 1}), source("b", known={"80": 0, "81": 1}), source("c", 1)], {}
+    )
     assert of_path == {
         Path("a"): {None: 2, "80": 2, "81": 3},
         Path("b"): {None: 4, "80": 4, "81": 5},
@@ -72,7 +75,7 @@ def test_two_files_of_several_processes_never_share_a_rank() -> None:
 
 def test_processes_that_other_files_have_too() -> None:
     """They get the ranks that those files have, the others what is free."""
-    both = source("both", **{"80": 0, "81": 1, "82": 2})
+    both = source("both", known={"80": 0, "81": 1, "82": 2})
     first, second = source("first", 1), source("second")
     of_path = assign_ranks([both, first, second], {}, [(both, "80", first), (both, "82", second)])
     assert of_path == {

@@ -22,7 +22,7 @@ from tracekit.errors import TracekitError, UnknownFormatError, UsageError
 # Commands load when used, so that `tracekit --help` costs nothing. A command whose module is absent is not offered.
 _COMMANDS = {
     "collect": ("tracekit.cli_collect:collect", "Run a program under a profiler and write its trace."),
-    "convert": ("tracekit.cli_commands:convert", "Read profiler files into one Parquet file."),
+    "convert": ("tracekit.cli_convert:convert", "Read profiler files into one Parquet file."),
     "analyze": ("tracekit.cli_commands:analyze", "Say where the time goes, why the GPU idles, and what to do."),
     "sql": ("tracekit.cli_commands:sql", "Query a trace with SQL."),
 }

@@ -1,4 +1,4 @@
-"""The commands that read traces: convert, analyze, sql."""
+"""The commands that ask a trace: analyze, sql."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from tracekit.analysis import SEVERITIES, Result, Row
-from tracekit.cli import Named, open_output, write_output
+from tracekit.cli import open_output, write_output
 from tracekit.cli_filters import scope_options
-from tracekit.errors import UsageError
+from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, progress_bar, utf8
 from tracekit.scope import Scope
-from tracekit.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,57 +29,14 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 JSON_SCHEMA = 1
-_FILE = Named(dir_okay=False, path_type=Path)
-_TRACE = Named(path_type=Path)
 _WIDTHS = (60, 120)  # of text on a terminal
-_FORCE = click.option("--force", is_flag=True, help="Overwrite the output file.")
-_PARTIAL = click.option(
-    "--allow-partial", is_flag=True, help="Accept a file that was cut short; keep its whole events."
-)
-_RULES = click.option(
-    "--rules",
-    type=_FILE,
+_NCU = click.option(
+    "--ncu",
+    type=FILE,
     multiple=True,
     metavar="FILE",
-    help="TOML file of kernel rules that go before the built-in ones.",
+    help="Table that Nsight Compute printed with --csv: counters of kernels, see the analysis counters. Repeatable.",
 )
-_STEP_RANGE = click.option(
-    "--step-range",
-    metavar="REGEX",
-    help="Annotations that match are the serving steps, instead of the marks of known engines.",
-)
-
-
-@click.command()
-@click.argument("trace", nargs=-1, required=True, type=_TRACE)
-@click.option("-o", "--output", type=_FILE, required=True, metavar="FILE", help="Parquet file to write.")
-@_PARTIAL
-@_STEP_RANGE
-@_FORCE
-def convert(*, trace: tuple[Path, ...], output: Path, allow_partial: bool, step_range: str | None, force: bool) -> None:
-    """Read profiler files, or directories of them, into one Parquet file.
-
-    \b
-    Example:
-      tracekit convert rank0.pt.trace.json.gz rank1.pt.trace.json.gz -o trace.parquet
-
-    Reads what torch.profiler writes (.json, .json.gz, .json.zst). A file that was cut short ends with exit code 4,
-    after its whole events were written, unless --allow-partial is given.
-    """
-    from tracekit.convert import convert as run
-
-    for path in trace:
-        _refuse_own(path)
-    with _progress() as progress:
-        wanted = step_range and _text(step_range, "the step range")
-        footer = run(trace, output, allow_partial=allow_partial, force=force, progress=progress, step_range=wanted)
-    skipped = sum(footer.ledger.skipped.values())
-    click.echo(
-        f"{counted(footer.ledger.read, 'event')} read, {footer.ledger.stored:,} stored, {skipped:,} skipped, "
-        f"{counted(len(footer.ranks), 'rank')}",
-        err=True,
-    )
-    click.echo(f"Wrote {output}", err=True)
 
 
 class _WithCauses(click.Command):
@@ -94,18 +50,19 @@ class _WithCauses(click.Command):
 
 
 @click.command(cls=_WithCauses)
-@click.argument("trace", type=_TRACE)
+@click.argument("trace", type=TRACE)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @scope_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
-@_FORCE
-@_RULES
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to the terminal.")
+@FORCE
+@RULES
+@_NCU
 @click.option(
     "--fail-on", type=click.Choice(["warning", "critical"]), help="Exit with 1 if a finding is this bad or worse."
 )
-@_PARTIAL
-@_STEP_RANGE
+@PARTIAL
+@STEP_RANGE
 def analyze(
     *,
     trace: Path,
@@ -115,6 +72,7 @@ def analyze(
     output: Path | None,
     force: bool,
     rules: tuple[Path, ...],
+    ncu: tuple[Path, ...],
     fail_on: str | None,
     allow_partial: bool,
     step_range: str | None,
@@ -126,6 +84,7 @@ def analyze(
       tracekit analyze trace.parquet
       tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
       tracekit analyze trace.parquet attribution --phase decode --steps 3:8 --rank 0
+      tracekit analyze trace.parquet counters --ncu metrics.csv
 
     TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
     health, attribution, idle_gaps, ...; all of them, on one screen, if none is named. Exit code 1 if the trace fails a
@@ -134,8 +93,8 @@ def analyze(
     Of a part of the trace, busy time counts with the step that launched it, a gap with the step whose work ended it;
     what crosses --since or --until is cut. The health check is always that of the whole trace.
     """
-    open_output(output, force, inputs=(trace, *rules))
-    with _opened(trace, rules, allow_partial, step_range) as whole, _part(whole, scope) as opened:
+    open_output(output, force, inputs=(trace, *rules, *ncu))
+    with _opened(trace, rules, allow_partial, step_range, ncu) as whole, _part(whole, scope) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
         if form == "json":
             write_output(_json({"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}), output)
@@ -146,14 +105,15 @@ def analyze(
 
 
 @click.command()
-@click.argument("trace", type=_TRACE)
+@click.argument("trace", type=TRACE)
 @click.argument("query")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option("-o", "--output", type=_FILE, metavar="FILE", help="Write here instead of to the terminal.")
-@_FORCE
-@_RULES
-@_PARTIAL
-@_STEP_RANGE
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to the terminal.")
+@FORCE
+@RULES
+@_NCU
+@PARTIAL
+@STEP_RANGE
 def sql(
     *,
     trace: Path,
@@ -162,6 +122,7 @@ def sql(
     output: Path | None,
     force: bool,
     rules: tuple[Path, ...],
+    ncu: tuple[Path, ...],
     allow_partial: bool,
     step_range: str | None,
 ) -> None:
@@ -179,79 +140,34 @@ def sql(
     Table functions, called with parentheses: attribution(), idle_gaps() and steps() give the rows of these analyses
     (their parameters go by name, as above), health() the counts that the analysis of that name judges; step_time(),
     busy_segments(), device_time(), idle_gaps_raw(), classified_segments() and launch_calls() are what they are made of.
+    With --ncu, the view ncu_metrics has what was measured, kernel_counters what of it belongs to which kernel.
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
-    open_output(output, force, inputs=(trace, *rules))
-    with _opened(trace, rules, allow_partial, step_range) as opened:
-        write_output(_WRITERS[form](opened.query_readonly(_text(query)), output is None), output)
-
-
-def _refuse_own(path: Path) -> None:
-    from tracekit import store
-    from tracekit.trace import is_parquet
-
-    if is_parquet(path):
-        store.read_footer(path)
-        raise UsageError(f"{path} is already a tracekit trace; give it to analyze or sql as it is")
-
-
-def _text(argument: str, what: str = "the query") -> str:
-    """An argument as UTF-8, whatever the locale."""
-    try:
-        return os.fsencode(argument).decode()
-    except ValueError as error:
-        raise UsageError(f"{what} is not UTF-8: {error}") from error
+    open_output(output, force, inputs=(trace, *rules, *ncu))
+    with _opened(trace, rules, allow_partial, step_range, ncu) as opened:
+        write_output(_WRITERS[form](opened.query_readonly(utf8(query)), output is None), output)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _opened(path: Path, rules: tuple[Path, ...], allow_partial: bool, step_range: str | None) -> Iterator[Trace]:
+def _opened(
+    path: Path, rules: tuple[Path, ...], allow_partial: bool, step_range: str | None, ncu: tuple[Path, ...]
+) -> Iterator[Trace]:
     from tracekit import trace as traces
 
-    with _progress() as progress:
-        wanted = step_range and _text(step_range, "the step range")
-        trace = traces.open(path, rules=rules, allow_partial=allow_partial, progress=progress, step_range=wanted)
+    with progress_bar() as progress:
+        wanted = step_range and utf8(step_range, "the step range")
+        trace = traces.open(
+            path, rules=rules, allow_partial=allow_partial, progress=progress, step_range=wanted, ncu=ncu
+        )
     with trace:
         yield trace
 
 
 def _part(trace: Trace, scope: Scope) -> AbstractContextManager[Trace]:
     return trace.within(scope) if scope else nullcontext(trace)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Path, int, int], None] | None]:
-    """A progress bar on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from tracekit.text_grid import clean
-
-    seen: dict[Path, tuple[int, int]] = {}
-    with ExitStack() as stack:
-
-        def advance(path: Path, done: int, size: int) -> None:
-            if not seen:  # the bar appears with the first bytes: a Parquet file needs none
-                stack.enter_context(shown)
-            seen[path] = (done, size)
-            done, size = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
-            shown.update(bar, completed=done, total=size or None, description=f"Reading {clean(path.name)[:40]}")
-
-        shown = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        bar = shown.add_task("Reading", total=None)
-        yield advance
 
 
 def _failed(results: Mapping[str, Result], fail_on: str | None) -> bool:
@@ -317,6 +233,7 @@ def describe(trace: Trace) -> Row:
             "skipped": footer.ledger.skipped,
             "repaired": footer.ledger.repaired,
         },
+        **({"counters": trace.counters.ledger.to_pylist()} if trace.counters else {}),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from tracekit import report_idle, report_steps
+from tracekit import report_counters, report_idle, report_steps
 from tracekit.analysis import SEVERITIES, Finding, Result, Row, duration
 from tracekit.text_grid import grid
 from tracekit.text_page import PLACEHOLDER, Page
@@ -50,7 +50,8 @@ def render(
     name: what the user calls the trace. named: the user asked for these analyses by name: everything is said in full,
     their tables follow, and the screen may be left.
     """
-    page = _Report(name or trace.path.name, trace.scope.arguments(), width, "█" if unicode else "#", named)
+    beside = report_counters.arguments(trace)
+    page = _Report(name or trace.path.name, trace.scope.arguments(), width, "█" if unicode else "#", named, beside)
     findings = [(one, finding) for one, result in results.items() if one != "health" for finding in result.findings]
     if named:
         lines = page.head(trace, results, None) + page.findings(findings, None)
@@ -217,6 +218,8 @@ class _Report(Page):
         if name == "idle_gaps":
             parts = report_idle.lengths(self, result) + report_idle.remarks(self, result)
             return [*head, *parts, *report_idle.longest_gaps(self, trace, result)]
+        if name == "counters":
+            return [*head, *report_counters.in_full(self, trace, result)]
         rows = result.table.to_pylist()
         if name == "health":
             return [*head, *(line for row in rows for line in self.check(row, None))]

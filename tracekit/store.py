@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.analysis import Analysis
+from tracekit.counters import Counters
 from tracekit.errors import MalformedTraceError, UnknownFormatError, UsageError
 from tracekit.footer import KEY, SCHEMA_VERSION, Footer
 from tracekit.macros import MacroDoc, parse_macros
@@ -24,10 +25,13 @@ from tracekit.registry import LoadedAnalysis, PluginWarning
 from tracekit.scope import Scope
 
 # Each may read what those before it define.
-_SHARED_FILES = ("scope.sql", "steps.sql", "shared.sql", "host.sql", "gaps.sql", "step_time.sql")
+_SHARED_FILES = (
+    *("scope.sql", "steps.sql", "shared.sql", "host.sql", "gaps.sql", "step_time.sql"),
+    *("counters.sql", "counters_join.sql"),
+)
 _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
-LAZY_TABLES = ("step_table", "kernel_classes", "host_timeline", "gap_holders")
+LAZY_TABLES = ("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +136,18 @@ def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping
 
 
 def fill(cursor: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
-    """Put rows into one of LAZY_TABLES."""
+    """Put rows into one of LAZY_TABLES, or of those that hold what stands beside the trace."""
     cursor.register("incoming", rows)
     cursor.execute(f"INSERT INTO {name} BY NAME FROM incoming")
     cursor.unregister("incoming")
     cursor.close()
+
+
+def put_counters(connection: duckdb.DuckDBPyConnection, counters: Counters) -> None:
+    """Fill the tables of counters.sql with what was measured."""
+    tables = {"ncu_launches": counters.launches, "ncu_readings": counters.readings, "ncu_ledger": counters.ledger}
+    for name, rows in tables.items():
+        fill(connection.cursor(), name, rows)
 
 
 def choose(connection: duckdb.DuckDBPyConnection, scope: Scope, steps: Sequence[tuple[int, int]] | None) -> None:

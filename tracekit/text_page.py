@@ -18,8 +18,8 @@ _BAR = 24
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The name of the trace and the arguments that choose a part of it, the width, the character of bars, and whether
-    all is said in full.
+    """The name of the trace and the arguments that choose a part of it, the width, the character of bars, whether all
+    is said in full, and the arguments that name what was read beside the trace.
     """
 
     trace: str
@@ -27,10 +27,11 @@ class Page:
     width: int
     block: str
     whole: bool
+    beside: Sequence[str] = ()
 
     def more(self, names: Sequence[str]) -> list[Text]:
         """Where all of it can be read."""
-        command = shlex.join(["tracekit", "analyze", self.trace, *names, *self.chosen])
+        command = shlex.join(["tracekit", "analyze", self.trace, *names, *self.chosen, *self.beside])
         return self.wrapped(f"in full: {command}, or --format json", "  ", "dim", None)
 
     def line(self, *parts: tuple[str, str], indent: str = "    ") -> list[Text]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import warnings
@@ -20,7 +19,10 @@ from tracekit import store
 from tracekit.analysis import Analysis, Result, Scalar
 from tracekit.blame import batches, holders
 from tracekit.classify import Rules, classify_kernel, read_rules
+from tracekit.counters import Counters
 from tracekit.errors import UsageError
+from tracekit.inputs import PathLike, counters_in, only_parquet, paths_of
+from tracekit.kernel_names import forms_table
 from tracekit.registry import analyses
 from tracekit.restep import needs_steps, restep
 from tracekit.scope import Scope, chosen_steps, inventory, refuse_empty, scope_of
@@ -29,11 +31,8 @@ from tracekit.steps import step_table
 from tracekit.timeline import flatten
 from tracekit.wording import counted
 
-PathLike = str | os.PathLike[str]
 _NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
 _SMALL = 1_000  # rows of a macro that are kept: several analyses ask for the same few
-_PARQUET_MAGIC = b"PAR1"
-_RANKS = "to see several ranks together, convert the profiler's own files into one"
 
 
 def open(
@@ -43,6 +42,7 @@ def open(
     allow_partial: bool = False,
     progress: Callable[..., None] | None = None,
     step_range: str | None = None,
+    ncu: PathLike | Sequence[PathLike] = (),
 ) -> Trace:
     """Open a trace: a Parquet file made by tracekit, or raw profiler files (one, several, or a directory of them).
 
@@ -50,18 +50,17 @@ def open(
     whose steps were found by other rules than these, or in which others are asked for.
     rules: TOML files that go before the built-in kernel rules. allow_partial: keep the whole events of a file that
     was cut short. step_range: a regular expression; annotations whose name it matches (`re.search`) are the serving
-    steps, instead of the marks of known engines. Left out, steps are as they were when the file was made.
+    steps, instead of the marks of known engines. Left out, steps are as they were when the file was made. ncu: tables
+    that Nsight Compute printed with --csv, whose counters are joined to the kernels (view kernel_counters).
 
     Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError; UsageError for what is not there to
     read, or no regular expression.
     """
-    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not all(map(os.fspath, given)):
-        raise UsageError("the path is empty")
-    paths = [Path(one) for one in given]
-    parquet = _only_parquet(paths)
+    paths = paths_of(path)
+    counters = counters_in(paths_of(ncu))
+    parquet = only_parquet(paths)
     if parquet is not None and not needs_steps(store.read_footer(parquet), step_range):
-        return Trace(parquet, rules=rules)
+        return Trace(parquet, rules=rules, counters=counters)
 
     folder = tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True)
     try:
@@ -72,40 +71,10 @@ def open(
             from tracekit.convert import convert
 
             convert(paths, file, allow_partial=allow_partial, progress=progress, step_range=step_range)
-        return Trace(file, rules=rules, on_close=folder.cleanup)
+        return Trace(file, rules=rules, counters=counters, on_close=folder.cleanup)
     except BaseException:
         folder.cleanup()
         raise
-
-
-def _only_parquet(paths: Sequence[Path]) -> Path | None:
-    """The one Parquet file among what is given, None if it is all to be converted.
-
-    Raises UsageError for several: each is a trace of its own, and the ids of their events clash.
-    """
-    found = [path for path in paths if is_parquet(path)]
-    if len(paths) == 1 and paths[0].is_dir():
-        files = sorted(child for child in paths[0].rglob("*") if child.is_file() and not child.name.startswith("."))
-        parquets = [child for child in files if child.suffix == ".parquet"]
-        found = parquets if len(parquets) == len(files) else []  # beside raw files, one may be made from them
-    elif found and len(paths) == 1:
-        return found[0]
-    elif found:
-        raise UsageError(f"{found[0]} is a tracekit trace already: Parquet files are analysed one at a time; {_RANKS}")
-    if len(found) > 1:
-        raise UsageError(
-            f"{paths[0]} holds {len(found)} Parquet files ({found[0].name}, {found[1].name}"
-            f"{', ...' if len(found) > 2 else ''}), which are analysed one at a time; name one. {_RANKS.capitalize()}"
-        )
-    return found[0] if found else None
-
-
-def is_parquet(path: Path) -> bool:
-    """Tell by its first bytes whether a file is Parquet."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
 
 
 class RulesWarning(UserWarning):
@@ -115,11 +84,17 @@ class RulesWarning(UserWarning):
 class Trace:
     """One trace, open for questions. A context manager; `close` frees the database.
 
-    `footer` is what was read from which file, `path` the Parquet file, `scope` the part of it that analyses see.
+    `footer` is what was read from which file, `path` the Parquet file, `scope` the part of it that analyses see,
+    `counters` what was measured of its kernels, None if no measurements were given.
     """
 
     def __init__(
-        self, path: PathLike, rules: Sequence[PathLike] = (), *, on_close: Callable[[], None] | None = None
+        self,
+        path: PathLike,
+        rules: Sequence[PathLike] = (),
+        *,
+        counters: Counters | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         self.footer = store.read_footer(self.path)
@@ -127,6 +102,7 @@ class Trace:
         self._rules = Rules.load(files) if files else None  # a mistake in them is told at once
         self._rules_of = {file: Rules.of(read_rules(file)) for file in files}
         self.scope = Scope()
+        self.counters = counters
         self._whole: Trace | None = None  # of a part
         self._reopened: Trace | None = None
         self._hold = _Hold(on_close)
@@ -135,6 +111,8 @@ class Trace:
         self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
         self._finalizer = weakref.finalize(self, _close, self._connection, self._hold.taken())
+        if counters is not None:
+            store.put_counters(self._connection, counters)
         self._catalog = store.define(self._connection, analyses())
 
     def __repr__(self) -> str:
@@ -187,7 +165,7 @@ class Trace:
         scope = self.scope.narrowed(scope)
         there = inventory(self.footer.ranks, self.whole.sql)
         steps = chosen_steps(scope, there)
-        part = Trace(self.path, on_close=self._hold.taken())
+        part = Trace(self.path, counters=self.counters, on_close=self._hold.taken())
         part.scope, part._whole = scope, self.whole
         part._rules, part._rules_of = self._rules, self._rules_of
         try:
@@ -204,7 +182,7 @@ class Trace:
         if self._whole is None:
             return self
         if not self._whole._finalizer.alive:
-            self._whole = self._reopened = Trace(self.path, on_close=self._hold.taken())
+            self._whole = self._reopened = Trace(self.path, counters=self.counters, on_close=self._hold.taken())
             self._whole._rules, self._whole._rules_of = self._rules, self._rules_of
         return self._whole
 
@@ -216,6 +194,13 @@ class Trace:
         """
         self._fill_what_is_read(query)
         return store.table(self._connection.cursor(), query, parameters)
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection to the database, for code that keeps temporary tables there or takes rows in batches.
+
+        Tables that are filled when first read (step_table, kernel_classes) are so by `sql` only.
+        """
+        return self._connection.cursor()
 
     def macro(self, name: str, parameters: Mapping[str, Scalar] = MappingProxyType({})) -> pa.Table:
         """Rows of a documented table macro, called with those of `parameters` that it has."""
@@ -281,6 +266,7 @@ class Trace:
             "kernel_classes": self._classified_names,
             "host_timeline": self._host_timeline,
             "gap_holders": self._gap_holders,
+            "kernel_name_forms": self._name_forms,
         }
         for name, pattern in self._catalog.readers.items():
             if name not in self._filled and pattern.search(query):
@@ -315,6 +301,9 @@ class Trace:
             holders(part, self.macro("host_rows", {"from_ts": begin, "to_ts": end})) for part, begin, end in pieces
         ]
         return pa.concat_tables(found)
+
+    def _name_forms(self) -> pa.Table:
+        return forms_table(store.table(self._connection.cursor(), "FROM names_to_compare()")["name"].to_pylist())
 
     # ---- analyses ----------------------------------------------------------------------------------------------------
 
