@@ -6,6 +6,7 @@ refuses is read event by event (`tracekit.json_repair`). Memory holds a few piec
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 from tracekit.errors import MalformedTraceError, UnknownFormatError
 from tracekit.json_pieces import PIECE_BYTES, EventArray, Piece, head_object, tail_object
 from tracekit.json_repair import UNREADABLE
-from tracekit.piece_parser import METADATA, REFUSED, SKIPPED_WINDOW, Part, PieceParser
+from tracekit.piece_parser import METADATA, REFUSED, SKIPPED_OWN, SKIPPED_WINDOW, Part, PieceParser, Renumbered
 from tracekit.secrets import redact
 from tracekit.source import Progress, SourceRead
 from tracekit.spool import Spool
@@ -55,6 +56,10 @@ KINDS = {
     "cpu_instant_event": "instant",
     "hardware_counters": "counter",
     "Trace": SKIPPED_WINDOW,
+    # What tracekit writes (`tracekit convert --to perfetto`) has these too.
+    "graph": "graph",
+    "os": "os",
+    "tracekit": SKIPPED_OWN,
 }
 
 # Top-level keys that are stored. Whatever else a file has there (environments, user metadata) is not.
@@ -96,6 +101,7 @@ def read(path: Path, spool: Spool, progress: Progress | None = None) -> SourceRe
     first_unreadable: int | None = None
     with ByteStream(path) as stream, PieceParser(spool.directory, _SQL, KINDS) as parser:
         array = EventArray(stream, _piece_bytes(stream.expected_bytes, parser.workers))
+        parser.renumbered, source.label_ranks = _renumbered(head_object(array.head).get("otherData"))
         for part in _parts(array, parser, spool, lambda: _tell(progress, stream)):
             _count_in(source, part)
             if first_unreadable is None:
@@ -206,6 +212,23 @@ def _count_in(source: SourceRead, part: Part) -> None:
     source.labels |= part.labels
     for name, run in part.runs.items():
         source.spool.accept(name, run)
+
+
+def _renumbered(other: object) -> tuple[Renumbered, dict[str, int]]:
+    """What `tracekit convert --to perfetto` wrote for other processes and threads, and the ranks of its labels.
+
+    Viewers need numbers of their own for these; what reads wrong is left as it is.
+    """
+    try:
+        told = json.loads(other["renumbered"]) if isinstance(other, dict) and "renumbered" in other else {}
+        processes = {str(pid): (int(rank), _integer(real)) for pid, (rank, real) in told.get("processes", {}).items()}
+        threads = {str(tid): _integer(real) for tid, (real,) in told.get("threads", {}).items()}
+    except (ValueError, TypeError, AttributeError):
+        return Renumbered(), {}
+    several = len({rank for rank, _ in processes.values()}) > 1
+    label = {rank: f"rank {rank}" for rank, _ in processes.values()} if several else {}
+    known = {pid: (label.get(rank), real) for pid, (rank, real) in processes.items()}
+    return Renumbered(known, threads), {text: rank for rank, text in label.items()}
 
 
 def _describe(source: SourceRead, metadata: dict[str, Any]) -> None:

@@ -165,7 +165,7 @@ SELECT
     cat AS kind,
     coalesce(name, '') AS name,
     ts,
-    dur,
+    CASE WHEN a.finished = 'false' THEN NULL ELSE dur END AS dur,
     pid,
     tid,
     coalesce(a.device, TRY_CAST(pid AS BIGINT)) AS device,
@@ -246,7 +246,8 @@ FROM (
                 "inDevice": "BIGINT",
                 "toDevice": "BIGINT",
                 "priority": "BIGINT",
-                "channel": "BIGINT"
+                "channel": "BIGINT",
+                "finished": "VARCHAR"
             }}'
         ) AS a,
     FROM piece

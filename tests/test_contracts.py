@@ -185,7 +185,7 @@ FLOORS = (  # lowest first; a module imports from its own floor and those below
     ("analyses",),
     ("text_grid",),
     ("report_text",),
-    ("cli", "cli_commands", "cli_collect", "cli_filters"),
+    ("cli", "cli_commands", "cli_convert", "cli_collect", "cli_filters", "cli_options"),
 )
 
 

@@ -45,23 +45,33 @@ def convert(
     step_range: str | None,
     force: bool,
 ) -> None:
-    """Read profiler files, or directories of them, into one Parquet file; or make a trace one to look at.
+    """Read profiler files into one Parquet file, or into a picture.
 
     \b
     Examples:
       tracekit convert rank0.pt.trace.json.gz rank1.pt.trace.json.gz -o trace.parquet
+      tracekit convert torch.json.gz nsys.sqlite -o both.parquet        # of one run
       tracekit convert trace.parquet --to perfetto -o look.json.gz
       tracekit convert trace.parquet --to perfetto --steps 5 -o step5.json.gz
 
-    Reads what torch.profiler writes (.json, .json.gz, .json.zst). A file that was cut short ends with exit code 4,
-    after its whole events were written, unless --allow-partial is given.
+    Reads what torch.profiler writes (.json, .json.gz, .json.zst) and what Nsight Systems does (.sqlite, a parquetdir
+    folder; .nsys-rep where nsys is installed). A file that was cut short ends with exit code 4, after its whole events
+    were written, unless --allow-partial is given.
 
     --to perfetto reads a Parquet file made by tracekit, too. --phase, --steps, --rank, --device, --since, --until and
     --rules are for it alone: a Parquet file always has all.
     """
     wanted = step_range and utf8(step_range, "the step range")
     if form == "perfetto":
-        _to_perfetto(trace, output, scope, rules, allow_partial, wanted, force)
+        _to_perfetto(
+            trace,
+            output,
+            scope,
+            rules=rules,
+            allow_partial=allow_partial,
+            step_range=wanted,
+            force=force,
+        )
         return
     if scope or rules:
         given = "--rules" if rules else scope.arguments()[0]
@@ -100,6 +110,7 @@ def _to_perfetto(
     paths: tuple[Path, ...],
     output: Path,
     scope: Scope,
+    *,
     rules: tuple[Path, ...],
     allow_partial: bool,
     step_range: str | None,

@@ -27,7 +27,9 @@ CREATE TEMP MACRO members(content) AS
         WHEN content IS NULL THEN NULL
         WHEN NOT json_valid(content) OR json_type(content) <> 'OBJECT' THEN '"args":' || quoted(content)
         WHEN regexp_matches(content, '(?i)nan|inf|\d{16}') THEN nullif(array_to_string([
-            quoted(key) || ':' || number_or_text(json_extract(content, '/' || replace(replace(key, '~', '~0'), '/', '~1')))
+            quoted(key)
+                || ':'
+                || number_or_text(json_extract(content, '/' || replace(replace(key, '~', '~0'), '/', '~1')))
             FOR key IN json_keys(content)
         ], ','), '')
         ELSE nullif((json(content)::VARCHAR)[2:-2], '')
@@ -37,7 +39,8 @@ CREATE TEMP MACRO number_or_text(content) AS
     CASE json_type(content)
         WHEN 'BIGINT' THEN whole((json_extract_string(content, '$'))::HUGEINT)
         WHEN 'UBIGINT' THEN whole((json_extract_string(content, '$'))::HUGEINT)
-        WHEN 'DOUBLE' THEN CASE WHEN isfinite((json_extract_string(content, '$'))::DOUBLE) THEN content::VARCHAR ELSE 'null' END
+        WHEN 'DOUBLE' THEN
+            CASE WHEN isfinite((json_extract_string(content, '$'))::DOUBLE) THEN content::VARCHAR ELSE 'null' END
         WHEN 'VARCHAR' THEN content::VARCHAR
         ELSE stored(content::VARCHAR)
     END;

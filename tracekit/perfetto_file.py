@@ -30,7 +30,6 @@ class TraceFile:
         self._path = path
         self._draft = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._first = True
-        # isal's file objects wait for ever for a thread that a full disk has ended.
         self._compressor = isal_zlib.compressobj(_GZIP_LEVEL, wbits=31) if path.name.endswith(".gz") else None
         try:
             self._file = self._draft.open("wb")

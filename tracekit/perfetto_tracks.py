@@ -15,7 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 Row = Mapping[str, Any]
-_FREE_FROM = 2_000_000_000  # no operating system numbers a process or thread so high
+# No operating system numbers processes and threads so high. A thread of its process's number would be its main thread.
+_FREE_PROCESS = 2_000_000_000
+_FREE_THREAD = 2_100_000_000
 _LIMIT = 1 << 31
 _KINDS = ("work", "annotations", "synchronisation", "moments")  # of a device's tracks, as they are drawn
 
@@ -121,10 +123,10 @@ class Lanes:
 class _Numbers:
     """Gives each key a number that a viewer takes: the real one, unless it cannot be or is another's already."""
 
-    def __init__(self, real: Iterable[int | None]) -> None:
+    def __init__(self, real: Iterable[int | None], free_from: int) -> None:
         self._taken = {number for number in real if _fits(number)}
         self._given: set[int] = set()
-        self._next = _FREE_FROM
+        self._next = free_from
 
     def give(self, real: int | None, *, shared: bool = False) -> int:
         """shared: several keys may have this real number."""
@@ -152,8 +154,8 @@ def layout(
     lanes: how many a track has, if more than one. layers: how many lanes each has, by (rank, device), in the order in
     which to show them; of device None it is drawn in the first process of the rank. names: of devices.
     """
-    pids = _Numbers(row["pid"] for row in tracks)
-    tids = _Numbers(number for row in tracks for number in (row["tid"], row["stream"]))
+    pids = _Numbers((row["pid"] for row in tracks), _FREE_PROCESS)
+    tids = _Numbers((number for row in tracks for number in (row["tid"], row["stream"])), _FREE_THREAD)
     processes: list[Process] = []
     threads: list[Thread] = []
     places: dict[tuple[int, int], Thread] = {}

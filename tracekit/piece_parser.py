@@ -48,17 +48,26 @@ REFUSED = (duckdb.DataError, duckdb.InvalidInputException, duckdb.InvalidTypeExc
 
 METADATA = "metadata (names and sort order of processes)"
 SKIPPED_WINDOW = "profiler window (spans everything, no work)"
+SKIPPED_OWN = "drawn by tracekit (steps, categories and gaps of an exported trace)"
 CLASS_KINDS = {
     "python": {"python"},
     "host": {"op", "annotation"},
     "launch": {"launch"},
-    "other": {"overhead", "instant", "counter"},
+    "other": {"overhead", "os", "instant", "counter"},
     "device": {"kernel", "memcpy", "memset", "graph", "sync", "gpu_annotation"},
 }
 
 AS_TEXT = "process or thread given as text"
 REESCAPED = "control character in a name, written as an escape"
 REDACTED = "text with the shape of a credential, blanked (distinct values)"
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbered:
+    """Process and thread numbers, as text, that a file has in the place of others: label and process, and thread."""
+
+    processes: Mapping[str, tuple[str | None, int | None]] = field(default_factory=dict)
+    threads: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -75,7 +84,10 @@ class Part:
 
 
 class PieceParser:
-    """Pieces in, sorted runs out; each thread has a cursor of one in-memory database."""
+    """Pieces in, sorted runs out; each thread has a cursor of one in-memory database.
+
+    renumbered: set by the reader before the first piece, if the file says so.
+    """
 
     def __init__(self, directory: Path, sql: Path, kinds: Mapping[str, str]) -> None:
         self.workers = max(1, min(os.cpu_count() or 1, 8))
@@ -93,6 +105,7 @@ class PieceParser:
         self._pool = ThreadPoolExecutor(self.workers)
         self._connected = self._pool.submit(self._connect)  # while the first piece is being read
         self._sampled = False
+        self.renumbered = Renumbered()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         database = duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "512MB"})
@@ -158,7 +171,7 @@ class PieceParser:
             if not table.num_rows:
                 continue
             repaired: Counter[str] = Counter()
-            tidy = _tidy(table, self._kinds, repaired)
+            tidy = _tidy(table, self._kinds, self.renumbered, repaired)
             if name == "other":  # the profiler itself gives its marks processes called "" and "Traces"
                 del repaired[AS_TEXT]
             part.repaired.update(repaired)
@@ -210,7 +223,7 @@ def _not_stored(phase: str | None, without_ts: bool, kind: str | None) -> str | 
         return f"phase {phase[:20]!r} is not read"
     if without_ts:
         return "no timestamp"
-    return SKIPPED_WINDOW if phase == "X" and kind == SKIPPED_WINDOW else None
+    return kind if phase == "X" and kind in {SKIPPED_WINDOW, SKIPPED_OWN} else None
 
 
 def _row_class(phase: str | None, kind: str | None) -> str:
@@ -220,7 +233,7 @@ def _row_class(phase: str | None, kind: str | None) -> str:
     return next((name for name, kinds in CLASS_KINDS.items() if kind in kinds), "host")
 
 
-def _tidy(table: pa.Table, kinds: Mapping[str, str], repaired: Counter[str]) -> pa.Table:
+def _tidy(table: pa.Table, kinds: Mapping[str, str], renumbered: Renumbered, repaired: Counter[str]) -> pa.Table:
     """Sorted by start; times in ns; text as dictionaries, without credentials; columns without a value left out."""
     columns: dict[str, pa.Array] = {}
     for name in table.column_names:
@@ -234,7 +247,7 @@ def _tidy(table: pa.Table, kinds: Mapping[str, str], repaired: Counter[str]) -> 
         elif not pa.types.is_string(column.type):
             columns[name] = column
         elif name in {"pid", "tid"}:
-            columns |= _process_or_thread(name, column.dictionary_encode(), repaired)
+            columns |= _process_or_thread(name, column.dictionary_encode(), renumbered, repaired)
         elif name == "kind":
             columns[name] = _kinds(column, kinds)
         else:
@@ -301,11 +314,18 @@ def _count(column: pa.DictionaryArray, position: int) -> int:
     return int(np.count_nonzero(integers(column.indices, -1) == position))
 
 
-def _process_or_thread(name: str, column: pa.DictionaryArray, repaired: Counter[str]) -> dict[str, pa.Array]:
+def _process_or_thread(
+    name: str, column: pa.DictionaryArray, renumbered: Renumbered, repaired: Counter[str]
+) -> dict[str, pa.Array]:
     """Integers; of a text like "stream 7" or "[TP01] 83" the number, and in `label` what stands in the brackets."""
+    known = renumbered.processes if name == "pid" else {key: (None, tid) for key, tid in renumbered.threads.items()}
     numbers: list[int | None] = []
     labels: list[str | None] = []
     for position, text in enumerate(column.dictionary.to_pylist()):
+        if text in known:
+            labels.append(known[text][0])
+            numbers.append(known[text][1])
+            continue
         labelled = _LABEL.fullmatch(text)
         labels.append(labelled.group(1) if labelled else None)
         plain = _plain_integer(text)
