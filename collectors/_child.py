@@ -70,21 +70,26 @@ class Foreground:
     Made by `foreground()`, in the main thread.
     """
 
-    def __init__(self, waited: set[signal.Signals], previous: set[int]) -> None:
+    def __init__(self, waited: set[signal.Signals], previous: set[int], own_group: bool) -> None:
         self._waited = waited
         self._previous = previous
         self._ignored = {number for number in waited if signal.getsignal(number) == signal.SIG_IGN}
-        self._own_group = not _in_foreground()
+        self._own_group = own_group or not _in_foreground()
         self._child: subprocess.Popen[bytes] | None = None
         self._stopped_by: str | None = None
         self._insisted: tuple[int, float] | None = None  # the last signal that counts for giving up, and when it came
         self._held: tuple[signal.Signals, float] | None = None  # a signal to pass on, at the latest by this time
         self._make_safe: Callable[[], None] = lambda: None
         self._is_safe: Callable[[], bool] = lambda: True
+        self._send: Callable[[int], object] = self._send_to_child
+        self._runs: Callable[[], bool] = self.child_runs
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int] | None = None
+    ) -> int:
         """Start the command with our standard streams; returns its pid. CaptureError if it cannot be run.
 
+        descriptors: those of the child that are others than ours, in this order: its number, ours.
         No other thread may run yet: what prepares the child runs between fork and exec.
         """
         library, parent = _c_library(), os.getpid()
@@ -96,6 +101,8 @@ class Foreground:
                 library.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
                 if os.getppid() != parent:
                     os.kill(os.getpid(), signal.SIGTERM)
+            for theirs, ours in (descriptors or {}).items():
+                os.dup2(ours, theirs)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._previous)
 
         try:
@@ -109,6 +116,15 @@ class Foreground:
         """Call make_safe when the program is asked to stop, and pass that on when is_safe, asked after each `wake`."""
         self._make_safe, self._is_safe = make_safe, is_safe
 
+    def aim(self, send: Callable[[int], object], runs: Callable[[], bool]) -> None:
+        """The program is not the child, but below it: how to signal it, and whether it runs."""
+        self._send, self._runs = send, runs
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The last signal that asked the program to stop."""
+        return self._stopped_by
+
     def wait(self) -> Ended:
         """Wait for the program, however long it takes, and pass signals on. Raises GaveUp."""
         child = self._child
@@ -116,10 +132,10 @@ class Foreground:
         self.wait_for(lambda: child.poll() is not None)
         return Ended(child.returncode, self._stopped_by)
 
-    def wait_for(self, done: Callable[[], bool]) -> None:
-        """Wait until `done`, which is asked after each `wake`. Raises GaveUp."""
+    def wait_for(self, done: Callable[[], bool], at_most: float = _WAKE_S) -> None:
+        """Wait until `done`, which is asked after each `wake`, and after so many seconds. Raises GaveUp."""
         while not done():
-            number, by_process = _next_signal(self._waited)
+            number, by_process = _next_signal(self._waited, at_most)
             if number in _FORWARDED:
                 self._receive(signal.Signals(number), by_process)
             self._pass_on_what_is_held()
@@ -150,8 +166,7 @@ class Foreground:
                     return
                 raise GaveUp(number)
             self._insisted = (number, now)
-        child = self._child
-        if child is None or child.poll() is not None:
+        if not self._runs():
             if number.name in _INSISTENT and number not in self._ignored:
                 raise GaveUp(number)  # nobody is left to pass it on to: it is meant for us
             return
@@ -162,20 +177,29 @@ class Foreground:
             if self._own_group or by_process:
                 self._held = number, now + _SAFE_S
         elif self._own_group or by_process:
-            child.send_signal(number)
+            self._send(number)
 
     def _pass_on_what_is_held(self) -> None:
         if self._held is not None and self._child is not None:
             number, latest = self._held
             if self._is_safe() or time.monotonic() > latest:
                 self._held = None
-                self._child.send_signal(number)
+                self._send(number)
+
+    def _send_to_child(self, number: int) -> None:
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def child_runs(self) -> bool:
+        """Whether what was started has not ended."""
+        return self._child is not None and self._child.poll() is None
 
 
 @contextmanager
-def foreground() -> Iterator[Foreground]:
+def foreground(*, own_group: bool = False) -> Iterator[Foreground]:
     """Hold signals back, and forget those that came too late to be passed on.
 
+    own_group: on a terminal, too, the child is not to get its Ctrl-C but what we pass on.
     Raises UsageError on a system without its signals.
     """
     if os.name != "posix":
@@ -183,7 +207,7 @@ def foreground() -> Iterator[Foreground]:
     waited = {*_FORWARDED, signal.SIGCHLD}
     previous: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, waited))
     try:
-        yield Foreground(waited, previous)
+        yield Foreground(waited, previous, own_group)
     finally:
         while pending := signal.sigpending() & waited:
             signal.sigwait(pending)
@@ -216,11 +240,11 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _next_signal(numbers: set[signal.Signals]) -> tuple[int, bool]:
+def _next_signal(numbers: set[signal.Signals], at_most: float) -> tuple[int, bool]:
     """The next signal (0 after a while without one), and whether a process sent it rather than the kernel."""
     if not hasattr(signal, "sigtimedwait"):  # macOS: all signals count as the terminal's
         time.sleep(_POLL_S)
         pending = signal.sigpending() & set(numbers)
         return (int(signal.sigwait(pending)) if pending else 0), False
-    info = signal.sigtimedwait(numbers, _WAKE_S)
+    info = signal.sigtimedwait(numbers, at_most)
     return (info.si_signo, info.si_code <= 0) if info is not None else (0, False)

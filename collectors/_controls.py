@@ -61,6 +61,11 @@ class Controls:
                 whys = sorted({f"{attempt.process}: {attempt.why}" for attempt in window.of("failed", "idle", "lost")})
                 _done(peer, False, "nothing records. " + "; ".join(whys))
 
+    def began(self, window: Window) -> None:
+        """What records a window outside the processes has begun."""
+        for peer in [peer for peer, wanted in self._starting.items() if wanted is window]:
+            self._session.after(_SETTLING_S, partial(self._started, peer, window))
+
     def delivered(self, window: Window, delivered: Delivered) -> None:
         """A window's file is written, or it is known why not."""
         for peer in [peer for peer, wanted in self._stopping.items() if wanted is window]:
@@ -107,7 +112,7 @@ class Controls:
             self._start(peer)
             return
         window = session.open_window()
-        if not session.processes:
+        if not session.processes and session.processes_record:
             self._starting.pop(peer, None)
             _done(peer, True, "No process has imported torch yet; recording begins when one does.")
             return
@@ -177,7 +182,7 @@ class Controls:
         if window.closed is None and window.first is None:
             seconds = time.monotonic() - window.opened
             return f"Window {window.number} is open, and nothing has recorded yet, for {seconds:.1f} s."
-        if window.closed is None and window.of("recording"):
+        if window.closed is None and (window.outside or window.of("recording")):
             return f"Window {window.number} has been recording for {time.monotonic() - (window.first or 0):.1f} s."
         if window.closed is None:
             return f"Window {window.number} is open, and what has recorded in it has ended."

@@ -47,7 +47,12 @@ class Delivered:
 
 
 class Session:
-    """One capture. deliver: converts a settled window; must not raise. say: prints a line; wake: called at the end."""
+    """One capture. deliver: converts a settled window; must not raise. say: prints a line; wake: called at the end.
+
+    processes_record: whether they do so themselves, once they have imported torch.
+    """
+
+    processes_record = True
 
     def __init__(
         self,
@@ -262,6 +267,8 @@ class Session:
             self._left.add(peer)
         elif said == "complaint":
             self.complain(f"{process}: {message['text']}")
+        elif said == "note":
+            self.say(f"{process}: {message['text']}")
         elif said == "hooked":
             self._hooked.add(str(message["module"]))
         else:
@@ -307,6 +314,7 @@ class Session:
             python=str(message.get("python", "")),
             torch=str(message.get("torch", "")),
             one_thread=one_thread if message.get("all_threads", True) else OLD_TORCH,
+            forked=bool(message.get("forked")),
         )
         self._forget_process(peer)
         self.processes[peer] = process

@@ -36,7 +36,8 @@ class Plan:
 class Process:
     """A process that has imported torch. number: order of first contact; pid: as this process sees it.
 
-    one_thread: what has the profiler record no more than the thread that starts it, "" where it records all.
+    one_thread: what has the profiler record no more than the thread that starts it, "" where it records all. forked:
+    from a process that runs torch, and no other program since.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Process:
     python: str
     torch: str
     one_thread: str
+    forked: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pid})"
@@ -76,6 +78,17 @@ class Part:
     overhead: tuple[StepTimes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one process says of a window that Nsight Systems recorded: its steps in it, and why it counted no more."""
+
+    steps: int
+    reason: str
+    rank: int | None
+    world_size: int | None
+    overhead: tuple[StepTimes, ...]
+
+
 @dataclass(slots=True)
 class Attempt:
     """One process in one window. Times are of the collector's monotonic clock, in seconds.
@@ -95,6 +108,7 @@ class Attempt:
     reason: str = ""
     why: str = ""
     part: Part | None = None
+    counted: Counted | None = None
 
     def end(self, message: Mapping[str, Any], now: float) -> None:
         """Take in when recording ended: before the stop and the saving, which take their time."""
@@ -111,8 +125,9 @@ class Attempt:
 class Window:
     """A time in which processes record.
 
-    closed: by what, None while it is open. steps_done: a process has recorded its steps. converting: nothing more is
-    taken in; delivered: its file is written, or it is known why not.
+    closed: by what, None while it is open. steps_done: a process has recorded its steps. outside: what records is no
+    part of the processes, and has not delivered yet. converting: nothing more is taken in; delivered: its file is
+    written, or it is known why not.
     """
 
     number: int
@@ -124,6 +139,7 @@ class Window:
     closed: str | None = None
     closed_at: float = 0.0
     steps_done: bool = False
+    outside: bool = False
     converting: bool = False
     delivered: bool = False
 
@@ -134,8 +150,8 @@ class Window:
 
     @property
     def settled(self) -> bool:
-        """Whether it is closed and every process that took part has saved, failed or ended."""
-        return self.closed is not None and all(attempt.settled for attempt in self.attempts.values())
+        """Whether it is closed and all that took part has saved, failed or ended."""
+        return self.closed is not None and not self.outside and all(one.settled for one in self.attempts.values())
 
     @property
     def seconds(self) -> float:
@@ -180,6 +196,9 @@ class Window:
         elif said == "saved":
             attempt.part = _part(process, message, parts, self.number)
             attempt.state, attempt.reason = "saved", attempt.part.reason
+            attempt.end(message, now)
+        elif said == "counted":
+            attempt.state, attempt.counted = "saved", _counted(message)
             attempt.end(message, now)
         elif said in ("idle", "failed"):
             attempt.state = "idle" if said == "idle" else "failed"
@@ -236,10 +255,6 @@ def _part(process: Process, message: Mapping[str, Any], parts: Path, window: int
     name = str(message["file"])
     if not name or "/" in name or name.startswith("."):
         raise ValueError(f"not a file name: {name!r}")
-    times = [
-        StepTimes(str(one["step"]), *(int(number) for number in (*one["recorded"], *one["plain"])))
-        for one in message.get("overhead", ())
-    ]
     seconds = message.get("seconds") or [0.0]
     path = parts / f"window-{window}-process-{process.number}-pid-{process.pid}.json"
     (parts / name).replace(path)
@@ -249,8 +264,29 @@ def _part(process: Process, message: Mapping[str, Any], parts: Path, window: int
         size=int(message.get("bytes", 0)),
         reason=str(message.get("reason", "")),
         steps=int(message.get("steps", 0)),
-        rank=None if message.get("rank") is None else int(message["rank"]),
-        world_size=None if message.get("world_size") is None else int(message["world_size"]),
+        rank=_number(message, "rank"),
+        world_size=_number(message, "world_size"),
         stop=float(seconds[0]),
-        overhead=tuple(times),
+        overhead=_step_times(message),
+    )
+
+
+def _counted(message: Mapping[str, Any]) -> Counted:
+    return Counted(
+        steps=int(message["steps"]),
+        reason=str(message["reason"]),
+        rank=_number(message, "rank"),
+        world_size=_number(message, "world_size"),
+        overhead=_step_times(message),
+    )
+
+
+def _number(message: Mapping[str, Any], name: str) -> int | None:
+    return None if message.get(name) is None else int(message[name])
+
+
+def _step_times(message: Mapping[str, Any]) -> tuple[StepTimes, ...]:
+    return tuple(
+        StepTimes(str(one["step"]), *(int(number) for number in (*one["recorded"], *one["plain"])))
+        for one in message.get("overhead", ())
     )

@@ -74,7 +74,7 @@ def test_help_lists_every_option_by_subject_in_a_narrow_page() -> None:
     shown = CliRunner().invoke(main, ["collect", "--help"], terminal_width=100).output
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
     assert lines[1:4] == [
-        "Run a program under torch.profiler and write its trace.",
+        "Run a program under torch.profiler or Nsight Systems and write its trace.",
         "Examples:",
         "tracekit collect -o trace.parquet -- python serve.py --batch 32",
     ]

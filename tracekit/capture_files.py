@@ -74,7 +74,7 @@ class CaptureFiles:
             problem, told = self._deliver(window, session)
         except Exception as error:
             output = self.output_of(window.number)
-            kept = keep_parts([part.path for part in window.parts], output)
+            kept = keep_parts(self.raw_of(window), output)
             problem, told = unconverted(error, kept, output), None
         if problem is None:
             return Delivered(True, told or "")
@@ -92,6 +92,10 @@ class CaptureFiles:
             if free and not any(same_file(path, other) for other in self.wanted.named):
                 return path
         raise AssertionError
+
+    def raw_of(self, window: Window) -> list[Path]:
+        """The profiler's own files of a window."""
+        return [part.path for part in window.parts]
 
     def _deliver(self, window: Window, session: Session) -> tuple[str | None, str | None]:
         """The problem, if there is one, and what was written, if anything."""
@@ -111,13 +115,17 @@ class CaptureFiles:
         recorded = [(part, ranks[part.path]) for part in useful]
         for line in summary(window, recorded, counts, several=window.number > 1):
             self.say(line)
+        return self._put(window, draft, missing)
+
+    def _put(self, window: Window, draft: Path, missing: Sequence[Missing]) -> tuple[str | None, str]:
+        """Give the draft its name, and keep the raw files if that is wanted; the problem, and what was written."""
         output = self.output_of(window.number)
         written = f"Wrote {output} ({size(draft.stat().st_size)})"
         draft.replace(output)
         self.say(written)
         problems = ["; ".join(one.text for one in missing) + f". {output} holds what there is"] if missing else []
         try:
-            self._keep_raw([part.path for part in window.parts])
+            self._keep_raw(self.raw_of(window))
         except OSError as error:
             problems.append(f"the profiler's files could not be kept: {error}")
         return "; ".join(problems) or None, written

@@ -30,7 +30,7 @@ def summary(
     begin = f"Window {window.number}: recorded" if several else "Recorded"
     total = len(window.attempts)
     lines = [
-        f"{begin} {len(recorded)} of {total} process{'es' if total != 1 else ''} for {_time(window.seconds)}: "
+        f"{begin} {len(recorded)} of {total} process{'es' if total != 1 else ''} for {seconds_text(window.seconds)}: "
         f"{_torch(attempts)}.",
         *_table(recorded, counts),
         *_left_out(window, {part.process for part, _ in recorded}),
@@ -41,7 +41,8 @@ def summary(
     at_exit = all(part.reason in ("exit", "finish") for part, _ in recorded)
     if stop >= 0.05 and not at_exit:
         lines.append(f"Recording stopped the program for {stop:.2f} s at the end of the window.")
-    return [*lines, *_overhead(recorded, counts)]
+    measured = [times for part, _ in recorded for times in part.overhead]
+    return [*lines, *overhead(measured, sum(one.steps for one in counts.values()))]
 
 
 def size(count: int) -> str:
@@ -54,7 +55,8 @@ def size(count: int) -> str:
     return f"{amount:.1f} GB"
 
 
-def _time(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """As people say it."""
     return f"{seconds:.1f} s" if seconds >= 0.95 else f"{1000 * seconds:.0f} ms"
 
 
@@ -65,20 +67,18 @@ def _torch(attempts: Sequence[Attempt]) -> str:
 
 
 def _table(recorded: Sequence[tuple[Part, int]], counts: Mapping[int, Counts]) -> list[str]:
-    rows = [("process", "rank", "events", "device", "steps", "size")]
+    rows = []
     for part, rank in recorded:
         one = counts.get(rank, Counts())
-        name = str(part.process)
-        rows.append(
-            (
-                name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}",
-                str(rank),
-                f"{one.events:,}",
-                f"{one.device:,}",
-                f"{one.steps:,}",
-                size(part.size),
-            )
-        )
+        numbers = (str(rank), f"{one.events:,}", f"{one.device:,}", f"{one.steps:,}", size(part.size))
+        rows.append((str(part.process), *numbers))
+    return table(("process", "rank", "events", "device", "steps", "size"), rows)
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table; the first column is a name, the others are numbers."""
+    named = [(name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}", *rest) for name, *rest in rows]
+    rows = [head, *named]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  "
@@ -100,13 +100,13 @@ def _left_out(window: Window, recorded: set[object]) -> list[str]:
     return [f"  not recorded: {', '.join(names)}: {why}" for why, names in whys.items()]
 
 
-def _overhead(recorded: Sequence[tuple[Part, int]], counts: Mapping[int, Counts]) -> list[str]:
-    """What recording cost, by steps of the same kind with and without it."""
-    measured = [times for part, _ in recorded for times in part.overhead if times.recorded and times.plain]
-    best = max(measured, key=lambda times: min(times.recorded, times.plain), default=None)
+def overhead(measured: Sequence[StepTimes], steps: int) -> list[str]:
+    """What recording cost, by steps of the same kind with and without it. steps: how many there are in the file."""
+    both = [times for times in measured if times.recorded and times.plain]
+    best = max(both, key=lambda times: min(times.recorded, times.plain), default=None)
     if best is not None:
         return [_compared(best)]
-    if any(one.steps for one in counts.values()):
+    if steps:
         return ["Overhead unknown: too few steps ran before the window to compare with; --warmup lets some pass."]
     return []
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -23,10 +24,13 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _GROUPS = {
     "Files": ("output", "force", "keep_raw", "keep_command"),
     "When to record": ("delay", "duration", "steps", "warmup", "step_module", "paused", "max_size", "timeout"),
-    "What to record": ("shapes", "stacks", "memory", "activities"),
+    "What to record": ("profiler", "shapes", "stacks", "memory", "activities"),
+    "With Nsight Systems": ("trace", "cuda_graph_trace", "nsys_option"),
     "A capture that runs": ("control", "session"),
     "A server that runs": ("attach", "engine", "profile_dir"),
 }
+_OF_TORCH = {"shapes", "stacks", "memory", "activities", "max_size"}
+_OF_NSYS = {"trace", "cuda_graph_trace", "nsys_option"}
 _WITH_CONTROL = {"control", "session", "timeout"}
 _WHEN = {"delay", "warmup", "paused"}
 _WITH_ATTACH = {"attach", "engine", "profile_dir", "duration", "steps", "timeout", "output", "force", "keep_raw"}
@@ -105,11 +109,20 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
                          "times that. 0: no limit."),
             click.option("--timeout", type=seconds, default=300, show_default=True, metavar="S",
                          help="Longest wait for processes to save."),
+            click.option("--profiler", type=click.Choice(["auto", "torch", "nsys"]), default="auto", show_default=True,
+                         help="torch.profiler, or Nsight Systems. auto: nsys where its options are given."),
             click.option("--shapes/--no-shapes", default=True, show_default=True,
                          help="Input shapes of ops: about 1 us an op, and a file 1.7 times as large."),
             click.option("--stacks", is_flag=True, help="Python stacks: the host severalfold slower; for few steps."),
             click.option("--memory", is_flag=True, help="Allocations, of the one thread that runs the steps."),
             click.option("--activities", metavar="LIST", help="cpu, cuda or cpu,cuda.  [default: what there is]"),
+            click.option("--trace", metavar="LIST", help="As nsys' own --trace.  [default: cuda,nvtx,osrt]"),
+            click.option("--cuda-graph-trace", type=click.Choice(["graph", "node"]),
+                         help="graph: one row per replay of a CUDA graph, at next to no cost, and no kernels in it. "
+                         "node: each kernel, at a cost that can make decode look idle.  "
+                         "[default: nsys' own, which is graph where the driver can]"),
+            click.option("--nsys-option", multiple=True, metavar="OPT",
+                         help="Passed on to nsys: --nsys-option=--gpu-metrics-device=all. Repeatable."),
             click.option("--control", type=click.Choice(["start", "stop", "status"]),
                          help="Begin or end a window of a capture that runs, or show its state."),
             click.option("--session", type=count, metavar="PID", help="Which one, where several run."),
@@ -149,10 +162,14 @@ def collect(
     paused: bool,
     max_size: int,
     timeout: float,
+    profiler: str,
     shapes: bool,
     stacks: bool,
     memory: bool,
     activities: str | None,
+    trace: str | None,
+    cuda_graph_trace: Literal["graph", "node"] | None,
+    nsys_option: tuple[str, ...],
     control: str | None,
     session: int | None,
     attach: str | None,
@@ -160,7 +177,7 @@ def collect(
     profile_dir: Path | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run a program under torch.profiler and write its trace.
+    """Run a program under torch.profiler or Nsight Systems and write its trace.
 
     \b
     Examples:
@@ -169,6 +186,7 @@ def collect(
       tracekit collect --paused -- vllm serve MODEL                     # and from another terminal:
       tracekit collect --control start; sleep 5; tracekit collect --control stop
       tracekit collect --attach http://localhost:8000 --duration 5      # a server that runs
+      tracekit collect --profiler nsys --steps 50 -- python serve.py    # with Nsight Systems
 
     Every Python process of the program that runs torch is recorded, all its threads; the program is run unchanged, and
     Ctrl-C ends it and keeps the trace (a second one gives up). Without options of time the whole run is recorded. The
@@ -194,18 +212,29 @@ def collect(
         )
     else:
         _check_window(delay=delay, steps=steps, warmup=warmup, paused=paused, memory=memory)
-        cli_record.run(
-            command,
-            cli_record.Destination(output, force, keep_raw),
-            cli_record.Plan(delay, duration, steps, warmup, paused, timeout),
-            cli_record.Recorder(
+        recorder: cli_record.Recorder | cli_record.NsysSettings
+        if _is_for_nsys(profiler, given):
+            recorder = cli_record.NsysSettings(
+                trace=None if trace is None else _words(trace),
+                cuda_graph_trace=cuda_graph_trace,
+                options=nsys_option,
+                step_modules=_functions(step_module),
+            )
+        else:
+            recorder = cli_record.Recorder(
                 shapes=shapes,
                 stacks=stacks,
                 memory=memory,
                 activities=_activities(activities),
                 max_bytes=max_size or None,
                 step_modules=_functions(step_module),
-            ),
+            )
+        _check_cupti(activities)
+        cli_record.run(
+            command,
+            cli_record.Destination(output, force, keep_raw),
+            cli_record.Plan(delay, duration, steps, warmup, paused, timeout),
+            recorder,
             keep_command=keep_command,
         )
 
@@ -235,8 +264,36 @@ def _check_mode(given: set[str], command: Sequence[str], control: str | None, at
 
 def _refuse(names: set[str], why: str) -> None:
     if names:
-        listed = " and ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
-        raise UsageError(f"{listed} cannot go with {why}")
+        raise UsageError(f"{_listed(names)} cannot go with {why}")
+
+
+def _listed(names: set[str]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+
+
+def _is_for_nsys(profiler: str, given: set[str]) -> bool:
+    """Whether Nsight Systems is to record; refuses options of the other profiler."""
+    of_torch, of_nsys = given & _OF_TORCH, given & _OF_NSYS
+    if profiler == "torch":
+        _refuse(of_nsys, "--profiler torch, but with --profiler nsys")
+        return False
+    if profiler == "auto" and not of_nsys:
+        return False
+    what = "--profiler nsys" if profiler == "nsys" else f"{_listed(of_nsys)}, which has Nsight Systems record"
+    _refuse(of_torch, f"{what}, but with --profiler torch")
+    return True
+
+
+def _check_cupti(activities: str | None) -> None:
+    """Refuse to be the second user of CUPTI; who records no device is none."""
+    from tracekit.collectors._program import owner_of_cupti
+
+    owner = owner_of_cupti(os.environ)
+    if owner is not None and activities != "cpu":
+        raise UsageError(
+            f"this runs inside another profiler of the GPU ({owner} is set), and CUPTI has one owner: run tracekit "
+            "outside of nsys and ncu, or record the host alone with --profiler torch --activities cpu"
+        )
 
 
 def _check_window(*, delay: float | None, steps: int | None, warmup: int, paused: bool, memory: bool) -> None:
@@ -254,11 +311,15 @@ def _check_window(*, delay: float | None, steps: int | None, warmup: int, paused
 def _activities(text: str | None) -> tuple[Any, ...] | None:
     if text is None:
         return None
-    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    names = _words(text)
     unknown = [name for name in names if name not in ("cpu", "cuda")]
     if unknown:
         raise UsageError(f"--activities: no activity {unknown[0]!r}; there are cpu and cuda (cpu,cuda for both)")
     return names
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
 
 
 def _functions(names: Sequence[str]) -> tuple[str, ...]:

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import click
 
 from tracekit.cli import open_output
+from tracekit.collectors._nsys_command import NsysSettings
+from tracekit.collectors._program import Recording
 from tracekit.collectors._windows import Plan
-from tracekit.collectors.torch_profiler import Recorder, Recording
+from tracekit.collectors.torch_profiler import Recorder
 from tracekit.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit.capture_files import CaptureFiles
+    from tracekit.capture_files import CaptureFiles, Wanted
 
-__all__ = ["Destination", "Plan", "Recorder", "attach_to", "run", "send"]
+__all__ = ["Destination", "NsysSettings", "Plan", "Recorder", "attach_to", "run", "send"]
 
 
-_RAW = (".json", ".gz", ".zst")
+_RAW = (".json", ".gz", ".zst", ".nsys-rep", ".qdstrm", ".sqlite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,17 @@ def say(text: str) -> None:
 
 
 def run(
-    command: Sequence[str], destination: Destination, plan: Plan, recorder: Recorder, *, keep_command: bool
+    command: Sequence[str],
+    destination: Destination,
+    plan: Plan,
+    recorder: Recorder | NsysSettings,
+    *,
+    keep_command: bool,
 ) -> None:
     """Run the command and record it. Ends with the program's exit code; CaptureError if not all was recorded."""
-    from tracekit.capture_files import CaptureFiles, Wanted, keep_parts
+    from tracekit.capture_files import Wanted, keep_parts
     from tracekit.capture_gates import unconverted
-    from tracekit.collectors.torch_profiler import files_of, record
+    from tracekit.collectors._program import files_of
 
     named = tuple(files_of(command))
     destination.check(named)
@@ -80,17 +87,49 @@ def run(
     with _temporary_folder(destination.output.absolute().parent) as folder:
         parts = folder / "parts"
         parts.mkdir()
-        files = CaptureFiles(wanted, plan, folder, say)
-        recording = record(command, plan, recorder, parts, output=destination.output, deliver=files.deliver, say=say)
+        if isinstance(recorder, Recorder):
+            files, recording = _with_torch(command, wanted, plan, recorder, parts)
+        else:
+            files, recording = _with_nsys(command, wanted, plan, recorder, parts)
         if recording.gave_up is not None:
             _leave_at_once(recording, files, folder, parts)
         if recording.failure is not None:
-            kept = keep_parts(sorted(parts.glob("*.json")), destination.output)
+            kept = keep_parts(_raw_in(parts), destination.output)
             error = CaptureError(unconverted(recording.failure, kept, destination.output))
             if recording.ended is not None:
                 error.exit_code = recording.ended.exit_code or error.exit_code
             raise error from recording.failure
         _conclude(recording, files, plan)
+
+
+def _with_torch(
+    command: Sequence[str], wanted: Wanted, plan: Plan, recorder: Recorder, parts: Path
+) -> tuple[CaptureFiles, Recording]:
+    from tracekit.capture_files import CaptureFiles
+    from tracekit.collectors.torch_profiler import record
+
+    files = CaptureFiles(wanted, plan, parts.parent, say)
+    return files, record(command, plan, recorder, parts, output=wanted.output, deliver=files.deliver, say=say)
+
+
+def _with_nsys(
+    command: Sequence[str], wanted: Wanted, plan: Plan, settings: NsysSettings, parts: Path
+) -> tuple[CaptureFiles, Recording]:
+    from tracekit.capture_nsys import NsysFiles
+    from tracekit.collectors._nsys_tool import find_nsys
+    from tracekit.collectors.nsys import record
+
+    nsys = find_nsys()
+    if nsys is None:
+        raise UsageError("no nsys is found on PATH: install Nsight Systems, or record with --profiler torch")
+    files = NsysFiles(wanted, plan, parts.parent, say, settings=settings, nsys=nsys, reports=parts)
+    recording = record(command, plan, settings, nsys, parts, output=wanted.output, deliver=files.deliver, say=say)
+    return files, recording
+
+
+def _raw_in(parts: Path) -> list[Path]:
+    """The profiler's own files."""
+    return sorted(path for path in parts.iterdir() if path.suffix in _RAW)
 
 
 def _conclude(recording: Recording, files: CaptureFiles, plan: Plan) -> None:
@@ -121,8 +160,8 @@ def _leave_at_once(recording: Recording, files: CaptureFiles, folder: Path, part
     """After a second Ctrl-C: keep what was saved, and end though a conversion may be under way."""
     from tracekit.capture_files import keep_parts
 
-    delivered = {part.path for window in recording.windows if window.delivered for part in window.parts}
-    saved = [path for path in sorted(parts.glob("*.json")) if path not in delivered]
+    delivered = {path for window in recording.windows if window.delivered for path in files.raw_of(window)}
+    saved = [path for path in _raw_in(parts) if path not in delivered]
     output = files.wanted.output
     kept = keep_parts(saved, output)
     say(f"Given up; the program {'was killed' if recording.ended is None else 'had ended'}.")

@@ -5,10 +5,11 @@ that need not have tracekit: the standard library and torch only, nothing newer 
 
     link       the connection to the collector: commands in, facts out
     recorder   torch.profiler in this process: opens and closes windows as told
+    follower   in its place while Nsight Systems records: counts steps, and asks for windows at their boundaries
     watch      counts and times the marked steps, and has the recorder start and stop at their boundaries
     saving     writes what was recorded, in a forked process while the program goes on
     exits      records are saved when the process ends, forks or executes another program
-    marks, step_hooks, engine_hooks: what marks steps
+    marks, step_hooks, engine_hooks: what marks steps; nvtx_ranges: by what Nsight Systems sees them
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .exits import Exits
+from .follower import Follower
 from .link import Link
 from .recorder import Recorder, Window
 from .saving import Saver
@@ -30,7 +31,7 @@ class Process:
     def __init__(self, torch: Any, folder: str) -> None:
         self.torch = torch
         self.link = Link(folder)
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | Follower | None = None
         self.exits: Exits | None = None
         self.hooks: dict[str, Callable[[ModuleType], None]] = {}
         self.first: dict[str, Any] | None = None
@@ -41,17 +42,23 @@ class Process:
         if settings is None:
             return False
         self.first = settings["window"]
-        self.recorder = Recorder(self.torch, settings, watch, Saver(self.link.in_fork), self.link.tell)
-        self.exits = Exits(self.recorder, self._forked)
+        if settings["profiler"] == "nsys":
+            self.recorder = Follower(self.torch, settings, watch, self.link.tell)
+        else:
+            self.recorder = Recorder(self.torch, settings, watch, Saver(self.link.in_fork), self.link.tell)
+            self.exits = Exits(self.recorder, self._forked)
         self.hooks = hooks_for(settings["step_modules"])
         return True
 
     def start(self) -> None:
         """Obey from now on, and begin at once if a window is open: the first operation is to be in it."""
-        if self.recorder is None or self.exits is None:
+        if self.recorder is None:
             return
         watch.install(self.torch)
-        self.exits.install()
+        if self.exits is not None:
+            self.exits.install()
+        else:
+            os.register_at_fork(after_in_child=self._forked_unseen)
         try:
             hook_main(self.recorder.settings["step_modules"], self._complain)
         except Exception as error:
@@ -76,9 +83,12 @@ class Process:
         """The interpreter exits."""
         if self.exits is not None:
             self.exits.save()
-            self.link.close()
+        elif self.recorder is not None:
+            self.recorder.finish("exit")
+            self.link.tell("bye")
+        self.link.close()
 
-    def _greet(self) -> dict[str, Any] | None:
+    def _greet(self, *, forked: bool = False) -> dict[str, Any] | None:
         """Say who this is; the settings, if the collector is there."""
         if not self.link.connect():
             return None
@@ -89,6 +99,7 @@ class Process:
             python=sys.version.split()[0],
             torch=str(self.torch.__version__),
             all_threads=knows(self.torch, "profile_all_threads"),
+            forked=forked,
         )
         settings = None
         with contextlib.suppress(EOFError):
@@ -101,9 +112,15 @@ class Process:
         """A forked child is a process of its own, which begins on its own: its work may be on any thread."""
         self.link.after_fork()
         watch.after_fork()
-        settings = self._greet()
+        settings = self._greet(forked=True)
         if settings is not None:
             self._take_part(settings["window"])
+
+    def _forked_unseen(self) -> None:
+        """A forked child of a process that nsys records. What subprocess forks is another program in a moment."""
+        if self.recorder is not None and sys._getframe(1).f_code.co_name != "_execute_child":
+            self.recorder.after_fork()
+            self._forked()
 
     def _open(self, window: dict[str, Any] | None, *, on_work_thread: bool) -> None:
         if window is not None and self.recorder is not None:
@@ -132,9 +149,11 @@ class Process:
             except Exception as error:
                 self._complain(f"{type(error).__name__}: {error}")
 
-    def _do(self, recorder: Recorder, command: dict[str, Any] | None) -> None:
+    def _do(self, recorder: Recorder | Follower, command: dict[str, Any] | None) -> None:
         if command is None:
             recorder.check_memory()
+        elif command["do"] == "go" and isinstance(recorder, Follower):
+            recorder.begin(command["window"])
         elif command["do"] == "open":
             self._open(command, on_work_thread=False)
         elif command["do"] == "close":

@@ -1,4 +1,4 @@
-"""A mark of a serving step: told to the watch, and recorded as a range while a profiler runs.
+"""A mark of a serving step: told to the watch, and recorded as a range while a profiler runs, or Nsight Systems.
 
 The ranges have the names that tracekit.step gives them (tracekit/ranges.py), or those that an engine would give.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from .watch import watch
+
+if TYPE_CHECKING:
+    from .nvtx_ranges import Nvtx
 
 Counts = Optional[Tuple[int, int]]  # requests, tokens
 
@@ -29,21 +32,27 @@ def step_name(phase: str, prefill: Counts = None, decode: Counts = None) -> str:
 class Mark:
     """A step that has begun. Close it once, on the thread that opened it."""
 
-    __slots__ = ("_record", "_token")
+    __slots__ = ("_nvtx", "_record", "_token")
 
     def __init__(self, name: str) -> None:
         # Before the range: the watch may start the profiler here, and stop it when it is told of the end.
         self._token = watch.begin(name)
         self._record: Any = None
+        self._nvtx: Optional[Nvtx] = None
         if _profiling().get("_is_profiler_enabled", True):  # older torch does not tell
             self._record = sys.modules["torch"].profiler.record_function(name)
-            self._record.__enter__()
+            self._record.__enter__()  # which makes the NVTX range, too
+        elif watch.nvtx is not None:
+            self._nvtx = watch.nvtx
+            self._nvtx.push(name)
 
     def close(self) -> None:
         """End the step."""
         try:
             if self._record is not None:
                 self._record.__exit__(None, None, None)
+            if self._nvtx is not None:
+                self._nvtx.pop()
         finally:
             watch.end(self._token)
 

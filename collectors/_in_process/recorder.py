@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 # Another user of CUPTI: Nsight Systems and Compute, or whatever else injects itself into CUDA.
-_INJECTION = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_COMPUTE_PROFILER_PERFWORKS_DIR")
+INJECTION = ("CUDAINJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_COMPUTE_PROFILER_PERFWORKS_DIR")
 
 
 class Window:
@@ -184,7 +184,7 @@ class Recorder:
         """Why the profiler must not be started now."""
         if self.theirs:
             return "a torch.profiler of the program's own was running, and only one can"
-        tool = next((name for name in _INJECTION if os.environ.get(name)), None)
+        tool = next((name for name in INJECTION if os.environ.get(name)), None)
         if self.on_gpu and tool is not None:
             return f"another profiler has CUPTI: {tool} is set, as Nsight Systems and Compute do; run one at a time"
         return None

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .nvtx_ranges import Nvtx
+
 # Ranges of the engines and of torch that are steps, by how their names begin (tracekit.step_marks has the full rules).
 _MARKS = ("tracekit.step[", "execute_", "step[", "ProfilerStep#")
 _KEPT = 512  # durations of one kind of step; and kinds
@@ -35,10 +37,12 @@ class Watch:
     """The steps of this process.
 
     recording: whether the recorder's profiler runs. boundary: whether the recorder wants to hear of step boundaries.
-    steps: marked steps that began and ended while the profiler ran.
+    steps: marked steps that began and ended while the profiler ran. nvtx: makes the ranges that Nsight Systems sees,
+    while that is the profiler.
     """
 
     def __init__(self) -> None:
+        self.nvtx: Nvtx | None = None
         self.recording = False
         self.boundary = False
         self.steps = 0
@@ -119,12 +123,16 @@ class Watch:
         def __enter__(self: Any) -> Any:
             if self.name.startswith(_MARKS):
                 self._tracekit_step = watch.begin(self.name)
+                if watch.nvtx is not None:
+                    watch.nvtx.push(self.name)
             return enter(self)
 
         @functools.wraps(leave)
         def __exit__(self: Any, *error: Any) -> Any:
             left = leave(self, *error)
             if self.name.startswith(_MARKS):
+                if watch.nvtx is not None:
+                    watch.nvtx.pop()
                 watch.end(self.__dict__.pop("_tracekit_step", None))
             return left
 

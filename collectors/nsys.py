@@ -1,0 +1,125 @@
+"""Record a program with Nsight Systems: all of it, or windows of time or steps, while the program runs unchanged.
+
+nsys wraps the program and sees its processes, but for those that are forked and no other program since. The processes
+that run torch are met from inside, too, as with torch.profiler: they mark steps by NVTX ranges, say when a window of
+steps begins and ends, and show which of them are missing in the report.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracekit.collectors._child import Ended, Foreground, GaveUp, foreground
+from tracekit.collectors._nsys_command import NsysSettings, plan_commands
+from tracekit.collectors._nsys_run import NsysRun
+from tracekit.collectors._nsys_session import NsysSession
+from tracekit.collectors._nsys_tool import Nsys
+from tracekit.collectors._program import Recording, environment, session_folder
+from tracekit.collectors._session import Delivered
+from tracekit.collectors._windows import Plan, Window
+
+_SPAWN = "VLLM_WORKER_MULTIPROC_METHOD"
+_SPAWNS = f"{_SPAWN}=spawn is set for vLLM: nsys sees no forked workers."
+_STARTS = 3  # two of nsys that begin or end at the same moment may find each other's semaphores gone
+_AGAIN_S = 1.0
+_LOOK_S = 0.05
+_FOLLOWED = (
+    "nsys {ended} while the program runs; the program is followed to its end, and its status is not known. What nsys "
+    "had recorded is taken from its agent, if that is left"
+)
+
+
+def record(
+    command: Sequence[str],
+    plan: Plan,
+    settings: NsysSettings,
+    nsys: Nsys,
+    reports: Path,
+    *,
+    output: Path,
+    deliver: Callable[[Window, NsysSession], Delivered],
+    say: Callable[[str], None],
+) -> Recording:
+    """Run the command to its end with our standard streams; nsys writes its reports to the folder `reports`.
+
+    output, deliver: as of torch_profiler.record. Raises UsageError for what this nsys cannot do, CaptureError if the
+    command cannot be run.
+    """
+    by_step = plan.steps is not None or plan.warmup > 0
+    at_once = plan.delay is None and not plan.paused and not by_step
+    run = NsysRun(plan_commands(nsys, settings), reports, at_once=at_once, timeout=plan.timeout)
+    with foreground(own_group=True) as program, session_folder() as folder:
+        session = NsysSession(
+            folder,
+            plan,
+            settings.step_modules,
+            run,
+            deliver=lambda window: deliver(window, session),
+            say=say,
+            wake=program.wake,
+        )
+        folder.write(session.modules, output)
+        try:
+            with _closed_if_not_started(session):
+                _start(program, run, command, _spawning(command, say) | environment(os.environ, folder))
+            session.start()
+            program.before_stopping(session.make_safe, session.safe.is_set)
+            program.aim(run.send, run.runs)
+            return _attend(program, session, run, say)
+        except GaveUp as insisted:
+            session.abandon()
+            run.kill()
+            program.kill()
+            return Recording.of(session, None, insisted.number)
+        finally:
+            run.clean()
+
+
+@contextmanager
+def _closed_if_not_started(session: NsysSession) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        session.close()
+        raise
+
+
+def _start(program: Foreground, run: NsysRun, command: Sequence[str], variables: dict[str, str]) -> None:
+    """Run nsys until the program has begun; anew where nsys fails before that, as it does now and then."""
+    for left in reversed(range(_STARTS)):
+        wrapped, descriptors = run.command(command)
+        run.started(program.start(wrapped, variables, descriptors))
+        program.wait_for(lambda: run.find_program() or not program.child_runs(), _LOOK_S)
+        if run.find_program() or not left:
+            return
+        time.sleep(_AGAIN_S)
+
+
+def _attend(program: Foreground, session: NsysSession, run: NsysRun, say: Callable[[str], None]) -> Recording:
+    """Wait for the program, then for its reports. Raises GaveUp."""
+    ended = program.wait()
+    if run.program_runs():
+        run.killed = True
+        session.complain(_FOLLOWED.format(ended=ended))
+        program.wait_for(lambda: not run.program_runs())
+        ended = Ended(0, program.stopped_by)
+    else:
+        run.ended()
+    if ended.stopped_by is not None:
+        say(f"Stopped by {ended.stopped_by}; the program {ended}.")
+    for complaint in session.folder.complaints():
+        session.complain(complaint)
+    session.finish(ended)
+    program.wait_for(session.finished.is_set)
+    return Recording.of(session, ended, None)
+
+
+def _spawning(command: Sequence[str], say: Callable[[str], None]) -> dict[str, str]:
+    """What has vLLM spawn its workers rather than fork them, unless the user says otherwise."""
+    if _SPAWN not in os.environ and any("vllm" in word for word in command):
+        say(_SPAWNS)
+    return {_SPAWN: "spawn"}

@@ -1,0 +1,119 @@
+"""`tracekit collect --profiler nsys` where it ends otherwise than it should: signals, and parts of nsys killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.collecting import capture_of, control, runs, start, stop, write
+from tests.nsys_runs import MARKED, NSYS, needs_nsys, nsys, nvtx_folder, processes_with, sessions, steps_in, wait_for
+
+pytestmark = needs_nsys
+
+
+def start_marked(
+    folder: Path, *options: str, seconds: str = "60", text: str = MARKED
+) -> tuple[subprocess.Popen[str], int]:
+    """The collector and the program, which has said its pid."""
+    write(folder / "marked.py", text)
+    (folder / "tmp").mkdir()
+    process = start(
+        folder, *NSYS, "--trace", "nvtx", *options, "--", sys.executable, "marked.py", seconds, "0",
+        PYTHONPATH=nvtx_folder(), TMPDIR=str(folder / "tmp"),
+    )  # fmt: skip
+    (program,) = [pid for pid in processes_with("marked.py") if within(pid, process.pid) and named(pid)]
+    return process, program
+
+
+def within(pid: int, above: int) -> bool:
+    while pid > 1 and pid != above:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid == above
+
+
+def named(pid: int) -> bool:
+    """Whether it is the program itself, and not what has its command as arguments."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1] == b"marked.py"
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What is left where nsys keeps its files, but for what it keeps for all its sessions."""
+    return [path.name for path in (folder / "tmp").iterdir() if path.name.startswith(("nsys", "injection", "tmp"))]
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "code"), [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)], ids=["Ctrl-C", "kill"]
+)
+def test_stopped_by_signal_keeps_the_trace(tmp_path: Path, number: signal.Signals, group: bool, code: int) -> None:
+    process, program = start_marked(tmp_path)
+    ended, said = stop(process, number, group=group)
+    assert ended == code, said
+    assert said.count("KeyboardInterrupt\n") == (number == signal.SIGINT)
+    assert said.startswith("The report is written first; then the program is asked to stop.\n")
+    assert f"Stopped by {number.name}; the program exited with status {code}.\n" in said
+    assert steps_in(tmp_path / "trace.parquet") > 0
+    assert not runs(program)
+
+
+def test_second_interrupt_gives_up_and_leaves_nothing_but_the_sessions_of_others(tmp_path: Path) -> None:
+    other = f"other-{os.getpid()}"
+    nsys("start", f"--session-new={other}", "--sample=none", "--cpuctxsw=none", f"--output={tmp_path / 'other'}")
+    deaf = MARKED.replace("seconds, status", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n    seconds, status")
+    process, program = start_marked(tmp_path, text=deaf)
+    os.kill(process.pid, signal.SIGINT)
+    wait_for((tmp_path / "trace.parquet").exists)
+    ended, said = stop(process, signal.SIGINT)
+    assert (ended, said.splitlines()[-1]) == (130, "Given up; the program was killed.")
+    wait_for(lambda: not runs(program))
+    wait_for(lambda: f"tracekit-{process.pid}-" not in sessions())
+    assert not processes_with(f"--session-name=tracekit-{process.pid}-")
+    assert (other in sessions(), leftovers(tmp_path)) == (True, [])
+    nsys("shutdown", f"--session={other}")
+
+
+def test_nsys_is_killed_and_the_program_goes_on(tmp_path: Path) -> None:
+    """Its agent has the events; the program is followed, and its signals are passed on as before."""
+    process, program = start_marked(tmp_path)
+    os.kill(parent(parent(program)), signal.SIGKILL)
+    wait_for(lambda: "nsys" not in Path(f"/proc/{parent(parent(program))}/cmdline").read_text())
+    assert process.poll() is None
+    assert runs(program)
+    ended, said = stop(process, signal.SIGTERM)
+    assert not runs(program)
+    assert "nsys was ended by SIGKILL while the program runs; the program is followed to its end" in said
+    assert steps_in(tmp_path / "trace.parquet") > 0
+    assert (ended, capture_of(tmp_path / "trace.parquet")["partial"]) == (
+        5,
+        ["a process could not do all that was asked"],
+    )
+    assert leftovers(tmp_path) == []
+
+
+def test_nsys_is_killed_with_its_agent(tmp_path: Path) -> None:
+    process, program = start_marked(tmp_path, seconds="3")
+    (agent,) = processes_with(f"--session-name=tracekit-{process.pid}-")
+    for pid in (parent(parent(program)), agent):  # nsys would end by itself without its agent
+        os.kill(pid, signal.SIGKILL)
+    said = process.communicate(timeout=60)[1]
+    assert "nsys left no report: it was killed, and what it had recorded is lost with it" in said
+    assert (process.returncode, leftovers(tmp_path)) == (5, [])
+    assert not (tmp_path / "trace.parquet").exists()
+
+
+def test_window_that_is_open_when_the_program_ends(tmp_path: Path) -> None:
+    process, program = start_marked(tmp_path, "--paused")
+    assert control(tmp_path, "start", "--session", str(process.pid))[0] == 0
+    os.kill(program, signal.SIGKILL)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 137
+    assert "The program exited with status 137.\n" in said
+    assert steps_in(tmp_path / "trace.parquet") > 0
