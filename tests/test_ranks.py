@@ -73,6 +73,19 @@ def test_two_files_of_several_processes_never_share_a_rank() -> None:
     }
 
 
+def test_files_that_name_the_ranks_of_their_processes_share_them() -> None:
+    first, second = source("a", labels="TP00 TP01"), source("b", labels="TP00")
+    by_mpi = source("c", known={"80": 1, "81": 2})
+    by_mpi.rank_from = "MPI"
+    of_path = assign_ranks([first, second, by_mpi], {})
+    assert of_path == {
+        Path("a"): {None: 0, "TP00": 0, "TP01": 1},
+        Path("b"): {None: 0, "TP00": 0},
+        Path("c"): {None: 1, "80": 1, "81": 2},
+    }
+    assert [one.rank_from for one in (first, second, by_mpi)] == ["process label", "process label", "MPI"]
+
+
 def test_processes_that_other_files_have_too() -> None:
     """They get the ranks that those files have, the others what is free."""
     both = source("both", known={"80": 0, "81": 1, "82": 2})

@@ -15,7 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import ABSENT, TEXT, Bools, Int64s, compact, int32_array, int64_array, integers, numbers, one_array
+from tracekit.arrays import (
+    ABSENT,
+    TEXT,
+    Bools,
+    Int64s,
+    compact,
+    distinct,
+    int32_array,
+    int64_array,
+    integers,
+    numbers,
+    one_array,
+)
 from tracekit.event_table import event_schema
 from tracekit.links import ENCLOSING_ORDER, NONE, HostRows, LinkIndex, Nesting, order_rows
 from tracekit.source import SourceRead
@@ -58,8 +70,8 @@ class Assembler:
         device = pa.table(
             {name: spool.column("device", name) for name in (*KEY_COLUMNS, "external_id")},
         )
-        launches = LinkIndex(np.unique(self._key(device)), width=3)  # id, op, step
-        operators = LinkIndex(np.unique(numbers(device, "external_id")))
+        launches = LinkIndex(distinct(self._key(device)), width=3)  # id, op, step
+        operators = LinkIndex(distinct(numbers(device, "external_id")))
         nesting = Nesting()
         for window in spool.windows(HOST_CLASSES, _window_rows(spool.rows(HOST_CLASSES))):
             tables = [table for name in HOST_CLASSES if (table := spool.read(name, window)) is not None]

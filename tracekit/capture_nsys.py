@@ -37,6 +37,7 @@ _PROCESSES = """
         host.pid AS pid,
         min(host.rank) AS rank,
         count(*) AS events,
+        count(*) FILTER (host.kind NOT IN ('os', 'overhead')) AS told,
         count(DISTINCT host.step) AS steps,
         coalesce(sum(work.rows), 0)::BIGINT AS device
     FROM events AS host
@@ -59,11 +60,14 @@ _STEPS = "SELECT coalesce(max(steps), 0) AS n FROM (SELECT rank, count(*) AS ste
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One process in the report, by what its threads did; device: what those launched."""
+    """One process in the report, by what its threads did; device: what those launched; told: without the system's calls
+    and the profiler's own work.
+    """
 
     pid: int
     rank: int
     events: int
+    told: int
     device: int
     steps: int
 
@@ -210,14 +214,21 @@ class NsysFiles(CaptureFiles):
                 f"{row.steps:,}",
             )
             for row in counted.processes
+            if row.told or row.pid in known
         ]
         return [
             f"{begin} {count} process{'es' if count != 1 else ''} for {seconds_text(counted.seconds)}: "
             f"nsys {self.nsys.text}, {' and '.join(session.run.commands.trace)}.",
-            *table(("process", "rank", "events", "device", "steps"), rows),
+            *(table(("process", "rank", "events", "device", "steps"), rows) if rows else ()),
+            *_of_little_interest(count - len(rows)),
             "Rows: " + ", ".join(f"{kind} {rows:,}" for kind, rows in counted.kinds.items()) + ".",
             *overhead(_overhead(window), counted.steps),
         ]
+
+
+def _of_little_interest(count: int) -> list[str]:
+    """Scripts start many a short process."""
+    return [f"  {count:,} process{'es' if count != 1 else ''} with calls into the system alone"] if count else []
 
 
 def _overhead(window: Window) -> list[StepTimes]:
@@ -236,7 +247,7 @@ def _count(trace: Path) -> _Counted:
         kinds = {row["kind"]: row["rows"] for row in opened.sql(_KINDS).to_pylist()}
         return _Counted(
             processes=tuple(
-                _Row(row["pid"], row["rank"], row["events"], row["device"], row["steps"])
+                _Row(row["pid"], row["rank"], row["events"], row["told"], row["device"], row["steps"])
                 for row in opened.sql(_PROCESSES).to_pylist()
             ),
             kinds=kinds,

@@ -14,8 +14,8 @@ KEY = b"tracekit"
 class SourceInfo:
     """One trace file as read.
 
-    rank_from: "distributedInfo", "file name", "process label", "collector" (it gave one), "default" or "assigned" (two
-    files without a rank met).
+    rank_from: "distributedInfo", "file name", "process label", "process id" (the file of another profiler has this
+    process, too), "MPI", "collector" (it gave one), "default" or "assigned" (two files without a rank met).
     base_ns: Unix time in ns to which the file's timestamps were added; 0 where they were absolute already.
     truncated_at: byte (after decompression) up to which events are whole, None if the file is complete.
     """

@@ -51,13 +51,27 @@ def assign_ranks(sources: Sequence[SourceRead], known: Mapping[Path, int], same:
 
 
 def _of_processes(source: SourceRead, taken: set[int]) -> dict[str | None, int]:
-    """As the file says, or, if other files have taken one of those numbers, as many steps later as it needs."""
-    wanted = source.label_ranks or _label_ranks(sorted(source.labels))
+    """As the file says; numbers that are only an order begin after those that other files have taken."""
+    wanted, said = _wanted(source)
     shift = 0
-    while any(rank + shift in taken for rank in wanted.values()):
+    while not said and any(rank + shift in taken for rank in wanted.values()):
         shift += 1
-    source.rank_from = "process label" if not shift else "assigned"
+    source.rank_from = "assigned" if shift else "MPI" if source.rank_from == "MPI" else "process label"
     return {None: min(wanted.values()) + shift} | {label: rank + shift for label, rank in wanted.items()}
+
+
+def _wanted(source: SourceRead) -> tuple[dict[str, int], bool]:
+    """The ranks of the labels, and whether they are what the file says, not only an order.
+
+    "TP01" is rank 1; labels that say more than that are numbered in order.
+    """
+    if source.label_ranks:
+        return source.label_ranks, source.rank_from == "MPI"
+    labels = sorted(source.labels)
+    plain = [re.fullmatch(r"TP-?(\d{1,6})", label) for label in labels]
+    if all(plain):
+        return {label: int(match.group(1)) for label, match in zip(labels, plain, strict=True) if match}, True
+    return {label: number for number, label in enumerate(labels)}, False
 
 
 def _following(source: SourceRead, same: Sequence[Same], ranks: Ranks, taken: set[int]) -> dict[str | None, int]:
@@ -69,11 +83,3 @@ def _following(source: SourceRead, same: Sequence[Same], ranks: Ranks, taken: se
     for label in sorted(source.labels - {label for label in found if label is not None}):
         found[label] = next(free)
     return {None: min(found.values())} | found
-
-
-def _label_ranks(labels: list[str]) -> dict[str, int]:
-    """ "TP01" is rank 1; labels that say more than that are numbered in order."""
-    plain = [re.fullmatch(r"TP-?(\d{1,6})", label) for label in labels]
-    if all(plain):
-        return {label: int(match.group(1)) for label, match in zip(labels, plain, strict=True) if match}
-    return {label: number for number, label in enumerate(labels)}

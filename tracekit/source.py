@@ -19,9 +19,10 @@ class SourceRead:
     """One file as read. Times in the spool are the file's own; adding `base_ns` makes them comparable.
 
     Rows with a missing or negative duration have dur NULL in the spool: they had not ended when recording stopped.
-    rank: None if the file does not say. labels: process labels, where a file holds several processes; label_ranks: the
-    ranks that the reader knows of them. pids: operating-system processes that have host rows, and their labels (None:
-    without). identity: of the recording; files with the same one are exports of the same recording.
+    rank: None if the file does not say. labels: process labels, where a file holds several processes. label_ranks:
+    their ranks, if the reader knows them; only their order, unless rank_from is "MPI". pids: operating-system processes
+    that have host rows, and their labels (None: without). identity: of the recording; files with the same one are
+    exports of the same recording.
     first_unreadable: byte of the first event that could not be read.
 
     A spool may have a column `process`, small numbers within which alone a correlation is unique.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import ABSENT, Bools, Int64s, int64_array, integers, numbers, one_array, text_array
+from tracekit.arrays import ABSENT, Bools, Int64s, distinct, int64_array, integers, numbers, one_array, text_array
 from tracekit.assemble import KEY_COLUMNS, key_of, rank_of
 from tracekit.errors import UsageError
 from tracekit.source import SourceRead
@@ -171,7 +171,7 @@ def _launches_in_spools(spooled: Sequence[_Spooled], passed_over: set[int]) -> L
     before = 0
     for source in spooled:
         rows = source.work(names)
-        calls = np.concatenate([np.empty((8, 0), np.int64), *source.calls(np.unique(rows[0]))], axis=1)
+        calls = np.concatenate([np.empty((8, 0), np.int64), *source.calls(distinct(rows[0]))], axis=1)
         *keys, ts, dur, _, _ = calls
         calls = calls[:, np.lexsort((*keys[::-1], -dur, ts))]
         # Of calls that share a correlation the first counts, as in linking.
