@@ -151,7 +151,6 @@ def test_link_index_against_a_dictionary() -> None:
                 if one in wanted.tolist():
                     ambiguous += one in first
                     first.setdefault(one, (number, number + 1000))
-        index.close()
         asked = np.concatenate([rng.integers(-9, 20, 20), [absent]])
         found, operators = index.find(asked)
         expected = [first.get(key, (NONE, NONE)) for key in asked.tolist()]

@@ -71,15 +71,15 @@ class Assembler:
             {name: spool.column("device", name) for name in (*KEY_COLUMNS, "external_id")},
         )
         launches = LinkIndex(distinct(self._key(device)), width=3)  # id, op, step
-        operators = LinkIndex(distinct(numbers(device, "external_id")))
+        has_ids = not pa.types.is_null(device.column("external_id").type)
+        operators = LinkIndex(distinct(numbers(device, "external_id"))) if has_ids else LinkIndex.empty()
         nesting = Nesting()
         for window in spool.windows(HOST_CLASSES, _window_rows(spool.rows(HOST_CLASSES))):
             tables = [table for name in HOST_CLASSES if (table := spool.read(name, window)) is not None]
             yield from self._host_rows(tables, window[1], nesting, launches, operators)
-        launches.close()
-        operators.close()
         self.ambiguous = launches.ambiguous
         trusted = self._external_ids_are_op_ids(device, launches, operators)
+        del device  # of all rows of the source
         for window in spool.windows(DEVICE_CLASSES, WINDOW_ROWS):
             for name in DEVICE_CLASSES:
                 if (table := spool.read(name, window)) is not None:
@@ -163,6 +163,8 @@ class Assembler:
         yield from self._by_kind(table, order, columns, unfinished)
 
     def _external_ids_are_op_ids(self, device: pa.Table, launches: LinkIndex, operators: LinkIndex) -> bool:
+        if not len(operators.wanted):
+            return False
         _, nested, _ = launches.find(self._key(device))
         _, claimed = operators.find(numbers(device, "external_id"))
         both = (nested != NONE) & (claimed != NONE)

@@ -141,16 +141,17 @@ class LinkIndex:
     """Rows by a key that other rows refer to: API calls by correlation, ops by External id.
 
     wanted: the keys that are referred to, sorted and unique; no other is kept. width: how many values are kept of a
-    row, the first being its id. Filled window by window in canonical order, then closed, then searched. `ambiguous`
-    counts rows whose key an earlier row has.
+    row, the first being its id. Filled window by window in canonical order, then searched: of rows that share a key (a
+    runtime call and the driver call within it) the first counts. `ambiguous` counts the others.
     """
 
     wanted: Int64s
     width: int = 2
     ambiguous: int = 0
-    _parts: list[tuple[Int64s, ...]] = field(default_factory=list)
-    _key: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-    _values: list[Int64s] = field(default_factory=list)
+    _values: list[Int64s] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._values = [np.full(len(self.wanted), NONE) for _ in range(self.width)]
 
     @classmethod
     def empty(cls) -> LinkIndex:
@@ -159,32 +160,25 @@ class LinkIndex:
 
     def add(self, key: Int64s, *values: Int64s) -> None:
         """Take in rows: their key, their id, and what else a row that refers to them gets from them."""
-        if not len(self.wanted):
-            return
-        place = np.minimum(np.searchsorted(self.wanted, key), len(self.wanted) - 1)
-        found = (self.wanted[place] == key) & (key != _NEVER)
-        self._parts.append((key[found], *(value[found] for value in values)))
-
-    def close(self) -> None:
-        """Sort. Of rows that share a key (a runtime call and the driver call within it) the first counts."""
-        if not self._parts:
-            return
-        key, *values = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        self._parts.clear()
-        order = np.argsort(key, kind="stable")
-        key = key[order]
-        first = np.ones(len(key), np.bool_)
-        first[1:] = key[1:] != key[:-1]
-        self.ambiguous = int((~first).sum())
-        self._key = key[first]
-        self._values = [value[order][first] for value in values]
+        place, found = self._places(key)
+        identity = self._values[0]
+        fresh = np.flatnonzero(found)[::-1]  # of equal places NumPy keeps what is assigned last
+        fresh = fresh[identity[place[fresh]] == NONE]
+        for kept, value in zip(self._values, values, strict=True):
+            kept[place[fresh]] = value[fresh]
+        self.ambiguous += int(found.sum() - (identity[place[found]] == values[0][found]).sum())
 
     def find(self, key: Int64s) -> list[Int64s]:
         """The values of the rows with these keys, the ids first; NONE where there is no such row."""
+        place, hit = self._places(key)
         found = [np.full(len(key), NONE) for _ in range(self.width)]
-        if len(self._key):
-            place = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-            hit = self._key[place] == key
-            for column, values in zip(found, self._values, strict=True):
-                column[hit] = values[place[hit]]
+        for column, values in zip(found, self._values, strict=True):
+            column[hit] = values[place[hit]]
         return found
+
+    def _places(self, key: Int64s) -> tuple[Int64s, Bools]:
+        """Where each key is among the wanted, and whether it is."""
+        if not len(self.wanted):
+            return np.zeros(len(key), np.int64), np.zeros(len(key), np.bool_)
+        place: Int64s = np.minimum(np.searchsorted(self.wanted, key), len(self.wanted) - 1)
+        return place, (self.wanted[place] == key) & (key != _NEVER)
