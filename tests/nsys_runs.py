@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import pytest
 
 from tracekit.collectors._nsys_tool import find_nsys
 
-needs_nsys = pytest.mark.skipif(find_nsys() is None, reason="no nsys on PATH (Debian: nsight-systems, in non-free)")
+needs_nsys = pytest.mark.usefixtures("nsys_records")
 NSYS = ("--profiler", "nsys")
 
 # Marks its steps by the package nvtx, and says a line first; ends after `seconds`, or when there is a file `end`.
@@ -45,6 +48,30 @@ STEPPED = """
         count += 1
     print(count)
 """
+
+
+def why_it_does_not_record(folder: Path) -> str:
+    """Why there is no use in tests with nsys, "" if there is. An nsys that was killed can leave its shared memory in a
+    state in which every later one on the machine hangs or fails to launch its agent.
+    """
+    found = find_nsys()
+    if found is None:
+        return "no nsys on PATH (Debian: nsight-systems, in non-free)"
+    session = f"tracekit-tests-{os.getpid()}"
+    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--session-new={session}", "-o", str(folder / "r")]
+    for _ in range(3):
+        program = subprocess.Popen(
+            [found.path, "profile", *options, "sleep", "0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(20)
+        if any(folder.glob("r.*")):
+            return ""
+        for pid in [program.pid, *processes_with(session)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        program.wait()
+    return f"nsys {found.text} records nothing here: end all that runs of it and remove /dev/shm/NSys-*"
 
 
 @cache

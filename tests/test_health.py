@@ -94,8 +94,8 @@ def test_calls_are_expected_to_work_by_kind_or_by_evidence(tmp_path: Path) -> No
     assert check(analyze(tmp_path, rows), "launches_without_device_work") == (
         "warn",
         2,
-        "2 of 3 launch calls: cudaLaunchKernelExC, fancyLaunch; their work, unless its turn came later, looks like idle "
-        "time",
+        "2 of 3 launch calls: cudaLaunchKernelExC, fancyLaunch; their work, unless its turn came later, looks like "
+        "idle time",
     )
     assert check(analyze(tmp_path, rows, missing_share=0.7), "launches_without_device_work")[0] == "ok"
 

@@ -52,8 +52,8 @@ CAUSES = {
     },
     "os": {
         "requests": [
-            "poll", "ppoll", "epoll_wait", "epoll_pwait", "select", "pselect", "recv", "recvfrom", "recvmsg", "recvmmsg",
-            "accept", "accept4", "nanosleep", "clock_nanosleep", "sleep", "usleep",
+            "poll", "ppoll", "epoll_wait", "epoll_pwait", "select", "pselect", "recv", "recvfrom", "recvmsg",
+            "recvmmsg", "accept", "accept4", "nanosleep", "clock_nanosleep", "sleep", "usleep",
         ],
         None: ["pthread_cond_wait", "pthread_mutex_lock", "sem_wait", "read", "ioctl", "off CPU", "recvfile"],
     },

@@ -105,6 +105,14 @@ def test_rows_whose_name_tells(tmp_path: Path, kind: str, name: str, cause: str)
     ]
 
 
+def test_a_full_command_buffer_is_no_work_of_the_profiler(tmp_path: Path) -> None:
+    full = {"kind": "overhead", "name": "Command Buffer Full", "ts": 105 * US, "dur": 70 * US, "pid": -1, "tid": 0}
+    assert {cause for _, _, cause, _ in parts(tmp_path, ended_at_200(op(0, 190 * US), full))} == {
+        "launch_bound",
+        "launch_latency",
+    }
+
+
 def test_what_other_threads_processes_and_ranks_do_does_not_count(tmp_path: Path) -> None:
     rows = ended_at_200(op(0, 300 * US, tid=2), op(0, 300 * US, pid=2), op(0, 300 * US, rank=1))
     assert parts(tmp_path, rows)[0] == (100, 190, "unattributed", None)

@@ -9,6 +9,10 @@ from tracekit.capture_gates import Missing
 from tracekit.collectors._windows import Attempt, Plan, Process, Window
 
 _NO_REPORT = "nsys left no report. It said: {said}"
+_NO_AGENT = (
+    ". An nsys that was killed may have left its state behind, in which no other starts: end all that runs of it "
+    "(pkill -f nsight-systems), and remove /dev/shm/NSys-* and /tmp/nvidia/nsight_systems"
+)
 _KILLED = "nsys left no report: it was killed, and what it had recorded is lost with it"
 _NOTHING = (
     "Nsight Systems recorded not one event. Likely causes: the program did nothing in the window that it traces "
@@ -42,7 +46,10 @@ _ALMOST = 0.9
 
 def why_no_report(said: str, *, killed: bool) -> str:
     """Why there is none. said: the last words of nsys."""
-    return _KILLED if killed else _NO_REPORT.format(said=said or "nothing")
+    if killed:
+        return _KILLED
+    stuck = _NO_AGENT if "Agent launcher failed" in said else ""
+    return _NO_REPORT.format(said=(said or "nothing").rstrip(". ") if stuck else said or "nothing") + stuck
 
 
 def why_nothing(trace: Sequence[str]) -> str:

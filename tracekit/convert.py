@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from tracekit import __version__
 from tracekit.assemble import Assembler
@@ -65,12 +66,18 @@ def convert(
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".spool", dir=out.parent) as spool:
             sources = _read(files, known, Path(spool), progress)
             footer = _write(sources, writer, files, step_range, ranks or {})
-        footer = replace(footer, capture={**footer.capture, **(capture or {})})
+        footer = replace(footer, capture=_with(footer.capture, capture or {}))
         writer.finish(footer)
     finally:
         writer.abandon()
     _report_truncation(footer, out, allow_partial)
     return footer
+
+
+def _with(said: Mapping[str, object], known: Mapping[str, object]) -> dict[str, object]:
+    """What the recorder knows over what files say; what is missing by either is missing."""
+    missing = [one for facts in (known, said) for one in cast("Sequence[str]", facts.get("partial") or ())]
+    return {**said, **known} | ({"partial": list(dict.fromkeys(missing))} if missing else {})
 
 
 @dataclass(slots=True)

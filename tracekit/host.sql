@@ -237,7 +237,9 @@ SELECT
     END,
     id
 FROM events
+-- A full command buffer is no work of the profiler: the host is as far ahead as the driver lets it be.
 WHERE kind = 'overhead'
+    AND name <> 'Command Buffer Full'
 UNION ALL
 SELECT
     2,
