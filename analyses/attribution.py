@@ -164,7 +164,7 @@ def _unclassified(trace: Trace, query: str, whole: str, summary: list[Row], thre
     worst = max(hit, key=lambda row: row["unclassified_ns"] / row[whole])
     here = (worst["rank"], worst["device"])
     names = [row for row in trace.sql(query).to_pylist() if (row["rank"], row["device"]) == here and row["ns"] > 0]
-    listed = "; ".join(f"{row['name']} ({row['ns'] / worst[whole]:.1%})" for row in names[:_NAMED])
+    listed = "; ".join(f"{_short(row['name'])} ({row['ns'] / worst[whole]:.1%})" for row in names[:_NAMED])
     more = f"; and {counted(len(names) - _NAMED, 'more name')}" if len(names) > _NAMED else ""
     on_host = whole == "host_op_ns"
     what = "host op" if on_host else "busy"

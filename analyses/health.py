@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tracekit.analyses._missing import CANNOT_TELL, cut, no_device
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.footer import Footer
+from tracekit.join import LEFT_APART
 from tracekit.trace import Trace
 from tracekit.wording import counted
 
@@ -179,6 +180,15 @@ def _capture_check(footer: Footer) -> Check:
 
 def _clock_checks(footer: Footer) -> Iterator[Check]:
     """Of traces made from files of two profilers."""
+    apart = footer.ledger.notes.get(LEFT_APART, 0)
+    if apart:
+        yield Check(
+            "left_apart",
+            "warn",
+            apart,
+            f"{counted(apart, 'file')} of torch.profiler could be of the same process as several other files, so none "
+            "was joined and each is a rank of its own; convert what belongs together alone, or name files by rank",
+        )
     clocks = [one for one in footer.capture.get("clocks") or () if isinstance(one, dict)]
     unknown = [f"{one['file']} and {one['reference']}" for one in clocks if not one["anchors"]]
     if unknown:

@@ -37,6 +37,7 @@ _CLASSES = {
     "op": "host",
 }  # every other kind is in the class "other"
 TO_DATE = 1 << 61  # ns: what is further from 0 is no time, and would not fit once it is moved to the epoch
+_LONGEST = 1 << 50  # ns, 13 days: no event lasts longer, and sums of what does would not fit
 _PID = (1 << 24) - 1
 _PROCESSES = 1 << 15
 _NOWHERE = np.iinfo(np.int64).max
@@ -226,6 +227,7 @@ def _durations(start: pa.Array, end: pa.Array, repaired: Counter[str]) -> pa.Arr
     first, last = integers(start), integers(end)
     # An event that was still open has no end, or 0 for it.
     unknown = is_null(end) | (last >= TO_DATE) | (last <= -TO_DATE) | ((last == 0) & (first > 0))
+    unknown |= last - first > _LONGEST
     backwards = ~unknown & (last < first)
     for reason, rows in ((NO_END, unknown), (BACKWARDS, backwards)):
         if rows.any():

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tracekit.arrays import int32_array, int64_array, integers, is_null, one_array, text_array
 from tracekit.collectors._nsys_export_batches import Batch, ColumnType
-from tracekit.collectors._nsys_rows import NO_END, TO_DATE, Made, RowMaker
+from tracekit.collectors._nsys_rows import TO_DATE, Made, RowMaker
 
 COLUMNS: dict[str, ColumnType] = dict.fromkeys(("start", "isSchedIn", "globalTid"), "integer")
 OFF_CPU = "off CPU"
@@ -45,7 +45,6 @@ def off_cpu(table: str, batches: Iterable[Batch], maker: RowMaker) -> Made:
     made.skipped[f"{table}: end of a time off the CPU, joined with its beginning"] += int(is_in.sum())
     made.skipped[f"{table}: beginning of a time off the CPU whose end is not recorded"] += int((~is_in & ~begun).sum())
     unended = (last & ~is_in)[begun]
-    made.repaired[NO_END] += int(unended.sum())
     end = np.roll(start, -1)
     if begun.any():
         columns = {

@@ -18,6 +18,7 @@ from tracekit.errors import MalformedTraceError, UnknownFormatError
 from tracekit.json_pieces import PIECE_BYTES, EventArray, Piece, head_object, tail_object
 from tracekit.json_repair import UNREADABLE
 from tracekit.piece_parser import METADATA, REFUSED, SKIPPED_OWN, SKIPPED_WINDOW, Part, PieceParser, Renumbered
+from tracekit.ranks import rank_in_name
 from tracekit.secrets import redact
 from tracekit.source import Progress, SourceRead
 from tracekit.spool import Spool
@@ -83,7 +84,6 @@ _SLACK = 1 << 16  # a piece ends at an event: without it a crumb would be left o
 _NARROWING = 8
 _SMALLEST = PIECE_BYTES // _NARROWING**2
 _PROPERTY_NAME = re.compile(r"[A-Za-z]{2,40}")
-_RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:rank|tp|worker)[-_ ]?(\d{1,6})(?!\d)")
 
 
 def accepts(path: Path, head: bytes) -> bool:
@@ -239,8 +239,8 @@ def _describe(source: SourceRead, metadata: dict[str, Any]) -> None:
         source.world_size = _integer(distributed.get("world_size"))
     if source.rank is not None and 0 <= source.rank < 1 << 31:
         source.rank_from = "distributedInfo"
-    elif (match := _RANK_IN_NAME.search(source.path.name)) is not None:
-        source.rank, source.rank_from = int(match.group(1)), "file name"
+    elif (rank := rank_in_name(source.path.name)) is not None:
+        source.rank, source.rank_from = rank, "file name"
     else:
         source.rank = None
     source.base_ns = _integer(metadata.get("baseTimeNanoseconds")) or 0

@@ -135,10 +135,8 @@ def _keep(cells: Sequence[_Cell], file: str, found: _Found, counts: Counter[tupl
     mark = decimal_mark(((cell.line, cell.text) for cell in cells), file)
     for cell in cells:
         value = number(cell.text, mark)
-        if is_nothing(cell.text):
-            counts["skipped", "no value"] += 1
-        elif value is None:
-            counts["skipped", "text"] += 1
+        if value is None:
+            counts["skipped", "no value" if is_nothing(cell.text) else "text"] += 1
         elif cell.metric in found.metrics_of[cell.launch]:
             counts["skipped", "repeated"] += 1
         else:

@@ -7,7 +7,6 @@ tables are read and what is left out.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from tracekit.collectors._nsys_sqlite import SqliteExport
 from tracekit.collectors._nsys_tables import SCHEDULING, Kind, find_columns, is_called, kind_of, times_of
 from tracekit.collectors._nsys_tool import STREAM_HEAD, export_sqlite, import_stream
 from tracekit.errors import TracekitError, UnknownFormatError
+from tracekit.ranks import rank_in_name
 from tracekit.source import Progress, SourceRead
 from tracekit.spool import Spool
 from tracekit.streams import ByteStream
@@ -39,7 +39,6 @@ from tracekit.streams import ByteStream
 NAME = "nsys_export"
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
-_RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:rank|tp|worker)[-_ ]?(\d{1,6})(?!\d)")
 _CHUNK = 1 << 22
 
 
@@ -222,7 +221,7 @@ def _count_in(source: SourceRead, made: Made, work: dict[int, int]) -> None:
     source.repaired.update(made.repaired)
     source.dropped_args.update(made.dropped_args)
     for pid in made.pids:
-        source.pids.setdefault(pid, None)
+        source.pids[pid] = str(pid)
     for pid, device in made.work.items():
         work[pid] = min(device, work.get(pid, device))
     for row_class, run in made.runs:
@@ -240,13 +239,11 @@ def _assign(export: Export, source: SourceRead, work: dict[int, int]) -> None:
     known = facts.mpi_ranks(export)
     order = sorted(work, key=lambda pid: (work[pid], pid))
     if len(work) > 1:
-        ranks = [known[pid] for pid in order if pid in known]
-        by_mpi = len(set(ranks)) == len(order)
+        by_mpi = len({known[pid] for pid in order if pid in known}) == len(order)
         source.label_ranks = {str(pid): known[pid] if by_mpi else place for place, pid in enumerate(order)}
         source.labels = set(source.label_ranks)
         source.rank_from = "MPI" if by_mpi else source.rank_from
-        source.pids |= {pid: str(pid) for pid in order}
-    elif len({*known.values()}) == 1:
-        source.rank, source.rank_from = next(iter(known.values())), "MPI"
-    elif (match := _RANK_IN_NAME.search(source.path.name)) is not None:
-        source.rank, source.rank_from = int(match.group(1)), "file name"
+    elif len(ranks := {known[pid] for pid in work or known if pid in known}) == 1:
+        source.rank, source.rank_from = ranks.pop(), "MPI"
+    elif (rank := rank_in_name(source.path.name)) is not None:
+        source.rank, source.rank_from = rank, "file name"

@@ -223,6 +223,9 @@ WITH split AS (
             nullif(strpos(text, ', sizes = '), 0)
         ) AS place,
         substr(text, place) AS told,
+        CASE
+            WHEN contains(told, ', sizes = ') THEN regexp_extract(told, ', sizes = (.*?)(, input_op_ids.*)?$', 1)
+        END AS sizes,
     FROM batch
 ),
 sorted_out AS (
@@ -234,12 +237,10 @@ sorted_out AS (
                 '(, seq = \d+)?(, op_id = \d+)?(, sizes = \[[\[\]\d, -]*\])?(, input_op_ids = \[[\[\]\(\)\d, -]*\])?'
             ),
             false
-        ) AS is_torch,
+        ) AND coalesce(json_valid(sizes), true) AS is_torch,
         CASE WHEN is_torch THEN left(text, place - 1) ELSE coalesce(text, '') END AS name,
         CASE WHEN is_torch AND starts_with(told, ', seq') THEN regexp_extract(told, '\d+') END AS sequence,
-        CASE
-            WHEN is_torch AND contains(told, ', sizes') THEN regexp_extract(told, ', sizes = (.*?)(, input_op_ids.*)?$', 1)
-        END AS sizes,
+        CASE WHEN is_torch THEN sizes END AS shapes,
         eventType IN (59, 60, 70, 71) AS is_range,
     FROM split
 )
@@ -254,7 +255,7 @@ SELECT
     start AS start_ns,
     CASE WHEN is_range THEN "end" ELSE start END AS end_ns,
     s.globalTid AS global_tid,
-    sizes AS shapes,
+    shapes,
     CASE
         WHEN d.domain IS NOT NULL OR s.category <> 0 OR payload IS NOT NULL OR ends_elsewhere
             OR sequence IS NOT NULL

@@ -68,6 +68,16 @@ def test_help_is_quick() -> None:
     assert min(seconds) < 0.3
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("analyse", "did you mean analyze?"), ("x", "there are: collect, convert, analyze, sql")],
+)
+def test_a_command_that_does_not_exist(typed: str, said: str) -> None:
+    result = run(typed, "trace.parquet")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(f"Error: No such command '{typed}'; {said}\n")
+
+
 def test_version() -> None:
     assert run("--version").output == f"tracekit {tracekit.__version__}\n"
 
@@ -285,6 +295,16 @@ def test_parquet_files_are_analysed_one_at_a_time(trace: Path, tmp_path: Path) -
     assert run("analyze", tmp_path).exit_code == 0  # beside raw files, Parquet is taken for what was made from them
 
 
+def test_a_second_trace_is_no_name_of_an_analysis(trace: Path, tmp_path: Path) -> None:
+    kineto(tmp_path / "a.json", KERNEL)
+    result = run("analyze", trace, tmp_path / "a.json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"tracekit: one trace is analysed at a time, and {tmp_path / 'a.json'} is a second; the profilers' files of "
+        "one run become one: tracekit convert FILE FILE ... -o trace.parquet\n"
+    )
+
+
 def test_a_trace_is_not_converted_again(trace: Path, tmp_path: Path) -> None:
     result = run("convert", trace, "-o", tmp_path / "again.parquet")
     assert (result.exit_code, result.stderr) == (
@@ -298,6 +318,21 @@ def test_unknown_formats_say_what_is_read(tmp_path: Path) -> None:
     result = run("analyze", tmp_path / "a.json")
     assert result.exit_code == 3
     assert len(re.findall(r"torch\.profiler.*JSON|JSON.*torch\.profiler", result.stderr)) == 1
+    assert "Nsight Systems" in result.stderr
+
+
+def test_what_nsight_compute_printed_is_no_trace(trace: Path, tmp_path: Path) -> None:
+    table = tmp_path / "metrics.csv"
+    table.write_text('"ID","Kernel Name"\n')
+    result = run("analyze", table)
+    assert (result.exit_code, result.stderr) == (
+        3,
+        f"tracekit: {table}: no trace; what Nsight Compute measured goes beside one, as a table: tracekit analyze "
+        "TRACE --ncu metrics.csv\n",
+    )
+    result = run("analyze", trace, "--ncu", trace)
+    assert result.exit_code == 3
+    assert "tracekit reads" not in result.stderr  # what a trace may be is not the matter
 
 
 def test_a_warning_is_one_line(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_where_to_read_more_names_the_same_part(trace: Path, monkeypatch: pytest
         ("--since 2s --until 1s", "no time lies from 2s until 1s"),
         (
             "--rank 1 --phase decode",
-            "nothing in this trace is of phase decode, rank 1; there are: ranks 0, 1; devices 0, 1; "
+            "nothing is left of this trace (only phase decode, rank 1); there are: ranks 0, 1; devices 0, 1; "
             "device work from 30.0 us to 120 us; phases prefill (1 step), decode (1 step); steps 0 to 1",
         ),
     ],

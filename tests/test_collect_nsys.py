@@ -211,4 +211,7 @@ def test_second_owner_of_cupti_is_refused(tmp_path: Path) -> None:
         done = collect(tmp_path, *options, "--", "touch", "ran", NSYS_PROFILING_SESSION_ID="7")
         assert done.returncode == 2
         assert "inside another profiler of the GPU (NSYS_PROFILING_SESSION_ID is set)" in done.stderr
+        done = collect(tmp_path, *options, "--", "nsys", "profile", "touch", "ran")
+        assert done.returncode == 2
+        assert "the command is nsys, another profiler of the GPU" in done.stderr
     assert not list(tmp_path.iterdir())

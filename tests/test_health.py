@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tracekit
 from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
 from tracekit.analysis import Result
 from tracekit.footer import Footer, Ledger, SourceInfo
+from tracekit.join import LEFT_APART
 
 US = 1_000
 
@@ -191,6 +193,15 @@ def test_a_capture_that_is_not_whole(tmp_path: Path) -> None:
     said = "less was recorded than was asked for: process 7 was killed; no step in process 8"
     assert check(result, "capture") == ("warn", 2, said)
     assert [finding.title for finding in result.findings] == [f"capture: {said}"]
+
+
+def test_files_that_may_be_of_several_processes(tmp_path: Path) -> None:
+    assert "left_apart" not in statuses(analyze(tmp_path, GOOD))
+    footer = footer_of(GOOD)
+    result = analyze(tmp_path, GOOD, replace(footer, ledger=replace(footer.ledger, notes={LEFT_APART: 2})))
+    status, count, detail = check(result, "left_apart")
+    assert (status, count) == ("warn", 2)
+    assert detail.startswith("2 files of torch.profiler could be of the same process as several other files")
 
 
 def test_clocks_of_two_profilers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.nsys_files import EPOCH_NS, PID, TID, NsysFile
 from tracekit.convert import convert
 from tracekit.errors import UsageError
 from tracekit.footer import Footer
-from tracekit.join import DEVICE_TWICE, RANGES_TWICE
+from tracekit.join import DEVICE_TWICE, LEFT_APART, RANGES_TWICE
 
 Json = dict[str, Any]
 Rows = list[tuple[Any, ...]]
@@ -169,3 +169,69 @@ def test_one_recording_in_two_files(tmp_path: Path) -> None:
         convert([first, second], tmp_path / "out.parquet")
     footer: Footer = convert([folder], tmp_path / "out.parquet")
     assert (footer.ledger.stored, len(footer.ledger.ignored_files)) == (1, 1)
+
+
+@pytest.mark.parametrize(("names", "joined"), [(("{}", "t{}"), False), (("nsys-rank{}", "torch-rank{}"), True)])
+def test_equal_numbers_of_processes_on_two_machines(tmp_path: Path, names: tuple[str, str], joined: bool) -> None:
+    """In containers the first process is number 1 everywhere. Without ranks nobody knows whose ops these are."""
+    files = []
+    for machine in range(2):
+        nsys = NsysFile()
+        nsys.runtime(12_000, 15_000, correlationId=3)
+        nsys.kernel(20_000, 50_000, f"of machine {machine}", correlationId=3)
+        files.append(nsys.write(tmp_path / f"{names[0].format(machine)}.sqlite", epoch_ns=EPOCH_NS + machine))
+        op = host("cpu_op", f"of machine {machine}", 10, 8)
+        files.append(torch_file(tmp_path, op, name=f"{names[1].format(machine)}.json"))
+    footer, rows = table(tmp_path, *files)
+    names_of = {row[0]: row[2] for row in rows}
+    ops = [(row[2], names_of.get(row[7]), row[5]) for row in rows if row[1] == "kernel"]
+    assert ops == [(f"of machine {rank}", f"of machine {rank}" if joined else None, rank) for rank in range(2)]
+    assert footer.ledger.notes == ({} if joined else {LEFT_APART: 2})
+
+
+def test_profilers_that_took_turns(tmp_path: Path) -> None:
+    """torch.profiler was on for a while after nsys was: no work is in both."""
+    nsys = NsysFile()
+    for number in range(3):
+        nsys.runtime(1000 * number, 1000 * number + 500, correlationId=number + 1)
+        nsys.kernel(1000 * number + 600, 1000 * number + 900, "of nsys", correlationId=number + 1)
+    launch = host("cuda_runtime", "cudaLaunchKernel", 5, 0.5, correlation=1)
+    torch = torch_file(tmp_path, launch, kernel("of torch", 5.6, 0.3, 1))
+    footer, rows = table(tmp_path, torch, nsys.write(tmp_path / "run.sqlite"), columns="kind, name, ts, launch_id")
+    assert [row for row in rows if row[0] == "kernel"] == [
+        ("kernel", "of nsys", 600, 0),
+        ("kernel", "of nsys", 1600, 1),
+        ("kernel", "of nsys", 2600, 2),
+        ("kernel", "of torch", 5600, 3),
+    ]
+    assert footer.ledger.skipped == {}
+
+
+def test_as_many_steps_are_not_the_same_steps(tmp_path: Path) -> None:
+    """nsys saw the steps 0 to 4 and torch.profiler the steps 2 to 6, of 10.0, 10.2, ... 11.2 ms."""
+    at = [1_000_000 + 10_000_000 * number + 100_000 * number * (number - 1) for number in range(7)]
+    nsys = NsysFile()
+    for start in at[:5]:
+        nsys.nvtx(start, start + 9_000_000, STEP)
+    steps = [host("user_annotation", STEP, start / 1000 + 40, 9_000) for start in at[2:]]
+    footer, rows = table(
+        tmp_path, torch_file(tmp_path, *steps), nsys.write(tmp_path / "run.sqlite"), columns="ts, step"
+    )
+    assert rows == [(start - at[0], number) for number, start in enumerate(at)]
+    assert (footer.capture["clocks"][0]["offset_ns"], footer.ledger.skipped) == (-40_000, {RANGES_TWICE: 3})
+
+
+def test_two_processes_of_which_one_has_device_work(tmp_path: Path) -> None:
+    """Each is of the rank that its file of torch.profiler says."""
+    nsys = NsysFile()
+    nsys.kernel(20_000, 50_000)
+    nsys.nvtx(0, 1_000, "server", pid=PID + 1)
+    worker = torch_file(tmp_path, host("cpu_op", "worker", 10, 8), name="rank0.json")
+    server = torch_file(tmp_path, host("cpu_op", "server", 10, 8) | {"pid": PID + 1}, name="rank1.json")
+    _, rows = table(tmp_path, worker, server, nsys.write(tmp_path / "run.sqlite"), columns="kind, name, rank")
+    assert sorted(rows) == [
+        ("annotation", "server", 1),
+        ("kernel", "gemm", 0),
+        ("op", "server", 1),
+        ("op", "worker", 0),
+    ]

@@ -106,6 +106,7 @@ RANGES = {
     ),
     "FSDP::pre_forward (layer.1), op_id = 8": ("annotation", "FSDP::pre_forward (layer.1)", None),
     "execute_context_0(0)_generation_2(2), op_id = 8": ("annotation", "execute_context_0(0)_generation_2(2)", None),
+    "aten::mul, sizes = [[2,, 3]]": ("annotation", "aten::mul, sizes = [[2,, 3]]", None),
     "load, op_id = seven": ("annotation", "load, op_id = seven", None),
     ", op_id = 8": ("annotation", ", op_id = 8", None),
     "plain, with a comma": ("annotation", "plain, with a comma", None),
@@ -218,6 +219,22 @@ def test_ranks_that_mpi_gave_come_first(file: NsysFile, path: Path) -> None:
         file.kernel(device, device + 1, pid=pid, deviceId=device)
         file.add("MPI_RANKS", globalTid=global_id(pid, pid), rank=rank)
     assert read(file.write(path), "e.device, e.rank")[0] == [(0, 3), (1, 2)]
+
+
+def test_a_process_without_rank_counts_with_the_first(file: NsysFile, path: Path) -> None:
+    """mpirun itself, say: there is no rank 0 in this file."""
+    for pid, rank in ((5, 4), (9, 5)):
+        file.kernel(0, 1, pid=pid)
+        file.add("MPI_RANKS", globalTid=global_id(pid, pid), rank=rank)
+    file.nvtx(0, 1, "launcher", pid=3)
+    assert read(file.write(path), "e.kind, e.rank")[0] == [("annotation", 4), ("kernel", 4), ("kernel", 5)]
+
+
+def test_the_only_process_with_device_work_has_its_own_rank(file: NsysFile, path: Path) -> None:
+    for pid, rank in ((5, 4), (9, 5)):
+        file.add("MPI_RANKS", globalTid=global_id(pid, pid), rank=rank)
+    file.kernel(0, 1, pid=9)
+    assert read(file.write(path), "e.rank")[0] == [(5,)]
 
 
 @pytest.mark.parametrize(("name", "rank"), [("serve_rank3.sqlite", 3), ("serve.sqlite", 0)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from tests.collecting import environment
 from tests.nsys_runs import nvtx_folder
 
-pytest.importorskip("torch", reason="the rule begins with torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="the rule begins with torch")
 
 BOTH = """
 import torch

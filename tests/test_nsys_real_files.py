@@ -91,10 +91,14 @@ def test_busy_time_idle_time_and_launches_are_those_of_plain_sqlite(path: Path, 
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_every_analysis_answers(path: Path, folder: Path) -> None:
+def test_every_analysis_answers_and_accounts_for_all_busy_time(path: Path, folder: Path) -> None:
     with tracekit.open(converted(path, folder)) as trace:
-        results = [trace.analyze(name) for name in analyses()]
-    assert [result.analysis for result in results] == list(analyses())
+        results = {name: trace.analyze(name) for name in analyses()}
+        devices = trace.sql("FROM device_time()").to_pylist()
+    busy: Counter[tuple[int, int]] = Counter()
+    for row in results["attribution"].table.to_pylist():
+        busy[row["rank"], row["device"]] += row["exclusive_ns"]
+    assert busy == {(row["rank"], row["device"]): row["busy_ns"] for row in devices}
 
 
 @pytest.mark.parametrize("path", FILES[1:3] or FILES)

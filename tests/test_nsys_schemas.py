@@ -310,6 +310,16 @@ def test_the_largest_numbers_there_are(path: Path) -> None:
     assert (sum(footer.ledger.skipped.values()), sum(footer.ledger.repaired.values())) == (4, 1)
 
 
+def test_work_of_years_has_no_end(path: Path) -> None:
+    """Each such time is one, but their sum is none."""
+    file = NsysFile()
+    for start in range(9):
+        file.kernel(start, 1 << 60, "far")
+    rows, footer = read(file.write(path), "e.dur, e.args", where=WORK)
+    assert rows == [(0, '{"finished": false}')] * 9
+    assert footer.ledger.repaired == {"no end recorded": 9}
+
+
 def test_one_text_under_two_ids_and_two_texts_under_one(path: Path) -> None:
     altered(
         sample().write(path),

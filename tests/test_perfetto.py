@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -15,7 +14,7 @@ import pytest
 import tracekit
 from tests.command_line import US, run
 from tests.event_rows import annotation, kernel, launch, op, write_trace
-from tests.perfetto_files import SAMPLES, Event, drawn, exported
+from tests.perfetto_files import Event, drawn, exported
 from tracekit import perfetto
 from tracekit.errors import UsageError
 from tracekit.footer import DeviceInfo
@@ -186,7 +185,9 @@ def test_values_that_are_no_json_numbers(tmp_path: Path) -> None:
         kernel(4, 1, args="not JSON"),
         op(6, 1, shapes="[[1, 2", scalars='["inf"]', name="a\x00\t\u2028\U0001f600"),
     ]
-    document = exported(tmp_path, rows, devices=())
+    properties = {"clock": float("nan"), "memory": [float("inf"), 1]}
+    document = exported(tmp_path, rows, devices=(DeviceInfo(0, 0, "H100", properties),))
+    assert document["deviceProperties"] == [{"id": 0, "name": "H100", "clock": None, "memory": [None, 1]}]
     large, endless, broken, shapes = only(document)
     assert large["args"] == {"device": 0, "stream": 7, "correlation": "9007199254740992", "context": 2**53 - 1} | {
         "a": "9007199254740993",
@@ -230,10 +231,16 @@ def test_a_graph_replay_has_one_arrow_for_each_stream(tmp_path: Path) -> None:
 
 
 def test_pieces_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [kernel(ts, 1, launch_id=index % 7 + 1) for index, ts in enumerate([0, 0, 0, 5, 5, 9, 20, 21, 21, 22] * 5)]
-    whole = exported(tmp_path, [*(launch(ts, 1) for ts in range(7)), *rows])
+    times = [0, 0, 0, 5, 5, 9, 20, 21, 21, 22] * 5
+    rows = [launch(ts, 1) for ts in range(7)]
+    rows += [kernel(ts, 1, launch_id=index % 7 + 1) for index, ts in enumerate(times)]
+    whole = exported(tmp_path, rows)
     monkeypatch.setattr(perfetto, "_PIECE_ROWS", 4)
-    assert exported(tmp_path, [*(launch(ts, 1) for ts in range(7)), *rows]) == whole
+    written: list[tuple[int, int]] = []
+    with tracekit.open(tmp_path / "t.parquet") as trace:
+        perfetto.export(trace, tmp_path / "p.json", progress=lambda done, of: written.append((done, of)))
+    assert json.loads((tmp_path / "p.json").read_bytes(), parse_float=str) == whole
+    assert written == [(done, len(rows)) for done in (0, 18, 20, 32, 37, 42, 52, 57)]
 
 
 # ---- tracekit's own tracks -------------------------------------------------------------------------------------------
@@ -280,24 +287,10 @@ def test_steps_without_a_device_are_on_the_host_and_may_cross(tmp_path: Path) ->
         annotation("execute_context_0(0)_generation_1(1)", 5 * US, 10 * US, tid=2),
     ]
     document = exported(tmp_path, rows)
-    assert {one[:2] for one in drawn(document) if one[1].startswith("tracekit")} <= {
-        ("rank 0: process 1", "tracekit: steps"),
-        ("rank 0: process 1", "tracekit: steps (overlap)"),
-    }
-
-
-@pytest.mark.parametrize("name", ["h100_decode_eager.json.gz", "h100_decode_graph.json.gz"])
-def test_categories_add_up_to_the_time_that_is_theirs_alone(name: str, tmp_path: Path) -> None:
-    with tracekit.open(SAMPLES / name) as trace:
-        perfetto.export(trace, tmp_path / "t.json")
-        expected = trace.sql(
-            "SELECT category, sum(exclusive_ns)::BIGINT AS ns FROM classified_segments() GROUP BY 1 HAVING ns > 0"
-        ).to_pylist()
-    found: Counter[str] = Counter()
-    document = json.loads((tmp_path / "t.json").read_bytes(), parse_float=str)
-    for title, _, duration in own(document, "categories"):
-        found[title] += int(duration.replace(".", ""))
-    assert found == {row["category"]: row["ns"] for row in expected}
+    assert [one for one in drawn(document) if one[1].startswith("tracekit")] == [
+        ("rank 0: process 1", "tracekit: steps", "0 decode", "0.000", "10.000"),
+        ("rank 0: process 1", "tracekit: steps (overlap)", "1 decode", "5.000", "10.000"),
+    ]
 
 
 def test_gaps_that_cannot_be_trusted_are_left_out(tmp_path: Path) -> None:
@@ -312,7 +305,7 @@ def test_gaps_that_cannot_be_trusted_are_left_out(tmp_path: Path) -> None:
     assert "idle gaps" not in shown.stderr.splitlines()[1]
 
 
-# ---- parts, and the command line -------------------------------------------------------------------------------------
+# ---- parts, and the file ---------------------------------------------------------------------------------------------
 
 
 def test_a_part_is_cut(tmp_path: Path) -> None:
@@ -337,46 +330,8 @@ def test_a_part_is_cut(tmp_path: Path) -> None:
     assert document["otherData"]["part"] == "device 0, from 45us until 60us"
 
 
-def test_convert_to_perfetto(tmp_path: Path) -> None:
-    source, out = SAMPLES / "h100_decode_graph.json.gz", tmp_path / "look.json.gz"
-    shown = run("convert", source, "--to", "perfetto", "--steps", "3", "-o", out)
-    assert (shown.exit_code, shown.stdout) == (0, "")
-    assert shown.stderr == (
-        f"Wrote {out}: 381 events (annotation 1, kernel 328, launch 24, memcpy 4, memset 1, op 23), 12 flows; on "
-        "tracks of tracekit's own (steps 1, categories 333, idle gaps 12)\n"
-    )
-    assert json.loads(gzip.decompress(out.read_bytes()))["otherData"]["part"] == "step 3"
-    assert [one.name for one in tmp_path.iterdir()] == ["look.json.gz"]
-
-
-def test_what_convert_refuses(tmp_path: Path) -> None:
-    path = write_trace(tmp_path / "t.parquet", [kernel(0, 1)])
-    raw = tmp_path / "raw.json"
-    (tmp_path / "old.json").write_text("old")
-    with tracekit.open(path) as trace:
-        perfetto.export(trace, raw)
-        with pytest.raises(UsageError, match="exists"):
-            perfetto.export(trace, raw)
-    before = raw.read_bytes()
-    for arguments, message in (
-        ([path, "--to", "perfetto", "-o", tmp_path / "t.html"], "let it end in .json or .json.gz"),
-        ([path, "--to", "perfetto", "-o", tmp_path / "old.json"], "exists"),
-        ([raw, "--to", "perfetto", "-o", raw, "--force"], "is what is to be read"),
-        ([path, "--to", "perfetto", "-o", tmp_path / "no" / "t.json"], "is not a folder"),
-        ([path, "--to", "perfetto", "-o", tmp_path / "t.json", "--rank", "7"], "no rank 7 in this trace"),
-        ([raw, "-o", tmp_path / "new.parquet", "--steps", "1"], "--steps is for --to perfetto"),
-        ([tmp_path / "none.json", "--to", "perfetto", "-o", tmp_path / "t.json"], "no such file"),
-    ):
-        shown = run("convert", *arguments)
-        assert (shown.exit_code, shown.stdout) == (2, ""), shown.output
-        assert message in shown.stderr
-    assert raw.read_bytes() == before
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.json", "raw.json", "t.parquet"]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-@pytest.mark.parametrize("rows", [1, 20_000])
-@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+@pytest.mark.parametrize(("suffix", "rows"), [(".json", 20_000), (".json.gz", 1)], ids=["while writing", "at the end"])
 def test_a_full_disk_leaves_nothing(suffix: str, rows: int, tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.parquet", [kernel(ts, 1) for ts in range(rows)])
     (tmp_path / f".t{suffix}.{os.getpid()}.part").symlink_to("/dev/full")

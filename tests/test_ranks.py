@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.ranks import assign_ranks
+from tracekit.ranks import assign_ranks, rank_in_name
 from tracekit.source import SourceRead
 from tracekit.spool import Spool
 
@@ -96,3 +96,19 @@ def test_processes_that_other_files_have_too() -> None:
         Path("first"): {None: 1},
         Path("second"): {None: 0},
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("report.sqlite", None),
+        ("http_80.sqlite", None),
+        ("worker3.json", 3),
+        ("TP-2.json", 2),
+        ("worker-1.rank3.sqlite", 3),
+        ("dp1_pp0_tp0_rank1.1700.pt.trace.json.gz", 1),
+    ],
+)
+def test_ranks_in_names(name: str, rank: int | None) -> None:
+    """A machine may be called worker-1; engines name all coordinates of a process."""
+    assert rank_in_name(name) == rank

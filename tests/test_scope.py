@@ -22,7 +22,7 @@ def test_nothing_in_nothing_out(tmp_path: Path) -> None:
     with opened(tmp_path, []) as trace:
         assert (trace.scope, bool(trace.scope), str(trace.scope), trace.scope.to_json()) == (Scope(), False, "", {})
         assert trace.whole is trace
-        with pytest.raises(UsageError, match=r"^nothing in this trace is of rank 0; there are: ranks 0$"):
+        with pytest.raises(UsageError, match=r"^nothing is left of this trace \(only rank 0\); there are: ranks 0$"):
             trace.only(rank=0)
 
 
@@ -251,8 +251,20 @@ def test_host_ops_of_a_part(tmp_path: Path) -> None:
                 assert sums == expected
         with pytest.raises(UsageError, match=r"^no device can be chosen: no device activity in this trace$"):
             trace.only(device=0)
-        with pytest.raises(UsageError, match=r"^nothing in this trace is of from 90ns until 95ns; there are: ranks 0"):
-            trace.only(since_ns=90, until_ns=95)
+        with pytest.raises(UsageError, match=r"^nothing is left of this trace \(only from 150ns until 160ns\); there"):
+            trace.only(since_ns=150, until_ns=160)
+
+
+def test_marks_alone_are_something(tmp_path: Path) -> None:
+    """A recording of Nsight Systems without a GPU has steps, and neither ops nor device work."""
+    with opened(tmp_path, [annotation(DECODE, 0, 100), annotation(PREFILL, 200, 100)]) as trace:
+        for chosen, expected in (
+            ({"steps": 1}, ["prefill"]),
+            ({"phase": "decode"}, ["decode"]),
+            ({}, ["decode", "prefill"]),
+        ):
+            with trace.only(**chosen) as part:
+                assert [row["phase"] for row in part.analyze("steps").table.to_pylist()] == expected
 
 
 # ---- what cannot be chosen -------------------------------------------------------------------------------------------
@@ -274,13 +286,13 @@ def test_host_ops_of_a_part(tmp_path: Path) -> None:
         ({"rank": []}, "no rank at all was chosen; leave it out to look at all of them"),
         (
             {"steps": -1},
-            "nothing in this trace is of step -1; there are: ranks 0; devices 0, 1; device work from 0.010 us to "
-            "0.360 us; phases decode (3 steps), prefill (2 steps); steps 0 to 4",
+            "nothing is left of this trace (only step -1); there are: ranks 0; devices 0, 1; device work from 0.010 us "
+            "to 0.360 us; phases decode (3 steps), prefill (2 steps); steps 0 to 4",
         ),
         (
             {"phase": "prefill", "steps": 1, "until_ns": 10**30},
-            "nothing in this trace is of phase prefill, step 1, until 1000000000000000000000s; there are: ranks 0; "
-            "devices 0, 1; device work from 0.010 us to 0.360 us; phases decode (3 steps), prefill (2 steps); "
+            "nothing is left of this trace (only phase prefill, step 1, until 1000000000000000000000s); there are: "
+            "ranks 0; devices 0, 1; device work from 0.010 us to 0.360 us; phases decode (3 steps), prefill (2 steps); "
             "steps 0 to 4",
         ),
     ],

@@ -264,8 +264,9 @@ def rank_of(table: pa.Table, ranks: Mapping[str | None, int]) -> Int64s:
     label = one_array(table.column("label"))
     if not pa.types.is_dictionary(label.type):
         return np.full(table.num_rows, ranks.get(None, 0))
-    known = [ranks.get(value, 0) for value in label.dictionary.to_pylist()]
-    of_code = np.array([*known, ranks.get(None, 0)], np.int64)
+    otherwise = ranks.get(None, 0)
+    known = [ranks.get(value, otherwise) for value in label.dictionary.to_pylist()]
+    of_code = np.array([*known, otherwise], np.int64)
     return of_code[integers(label.indices, len(known))]
 
 

@@ -10,8 +10,8 @@ from tracekit.collectors._windows import Attempt, Plan, Process, Window
 
 _NO_REPORT = "nsys left no report. It said: {said}"
 _NO_AGENT = (
-    ". An nsys that was killed may have left its state behind, in which no other starts: end all that runs of it "
-    "(pkill -f nsight-systems), and remove /dev/shm/NSys-* and /tmp/nvidia/nsight_systems"
+    ". An nsys that was killed may have left its state behind, in which no other starts: where nobody "
+    "records, end what is left of it (pkill -f nsight-systems) and remove /dev/shm/NSys-* and /tmp/nvidia/nsight_systems"
 )
 _KILLED = "nsys left no report: it was killed, and what it had recorded is lost with it"
 _NOTHING = (

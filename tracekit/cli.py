@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import io
@@ -27,11 +28,13 @@ _COMMANDS = {
     "sql": ("tracekit.cli_commands:sql", "Query a trace with SQL."),
 }
 
-
+RAW_SUFFIXES = (".json", ".gz", ".zst", ".nsys-rep", ".qdstrm", ".sqlite")
 _WHAT_IS_READ = (
-    "tracekit reads what torch.profiler writes (JSON, also .gz or .zst) and Parquet files made by tracekit itself"
+    "tracekit reads what torch.profiler writes (JSON, also .gz or .zst), reports of Nsight Systems and their exports, "
+    "and Parquet files made by tracekit itself"
 )
-_EXPECTED = re.compile(r"torch\.profiler|newer tracekit")  # the message says it already, or it is not the matter
+# The message says it already, or it is not the matter.
+_EXPECTED = re.compile(r"torch\.profiler|Nsight|newer tracekit")
 
 
 class _Group(click.Group):
@@ -46,6 +49,16 @@ class _Group(click.Group):
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant, as click finds it; where there is none, the one that is spelt most like it."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            alike = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            meant = f"did you mean {alike[0]}?" if alike else f"there are: {', '.join(self.list_commands(ctx))}"
+            ctx.fail(f"No such command {args[0]!r}; {meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -118,6 +131,12 @@ def open_output(path: Path | None, force: bool, inputs: Sequence[Path] = ()) -> 
         raise UsageError(f"{path} exists; give another -o, or --force to overwrite it")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder; make it first")
+
+
+def refuse_raw_name(path: Path, instead: str = "") -> None:
+    """Refuse to give a Parquet file the name of a profiler's own file. instead: what else could have been meant."""
+    if path.suffix in RAW_SUFFIXES:
+        raise UsageError(f"{path} has the name of a raw trace; write a .parquet{instead}")
 
 
 def _files_of(path: Path) -> Iterator[Path]:

@@ -23,8 +23,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _GROUPS = {
     "Files": ("output", "force", "keep_raw", "keep_command"),
-    "When to record": ("delay", "duration", "steps", "warmup", "step_module", "paused", "max_size", "timeout"),
-    "What to record": ("profiler", "shapes", "stacks", "memory", "activities"),
+    "When to record": ("delay", "duration", "steps", "warmup", "step_module", "paused", "timeout"),
+    "By which profiler": ("profiler",),
+    "With torch.profiler": ("shapes", "stacks", "memory", "activities", "max_size"),
     "With Nsight Systems": ("trace", "cuda_graph_trace", "nsys_option"),
     "A capture that runs": ("control", "session"),
     "A server that runs": ("attach", "engine", "profile_dir"),
@@ -188,9 +189,10 @@ def collect(
       tracekit collect --attach http://localhost:8000 --duration 5      # a server that runs
       tracekit collect --profiler nsys --steps 50 -- python serve.py    # with Nsight Systems
 
-    Every Python process of the program that runs torch is recorded, all its threads; the program is run unchanged, and
-    Ctrl-C ends it and keeps the trace (a second one gives up). Without options of time the whole run is recorded. The
-    exit code is the program's, or 5 if it was 0 and nothing, or not all, was recorded.
+    torch.profiler records every Python process of the program that runs torch, Nsight Systems every process but forked
+    ones; both all threads. The program is run unchanged, and Ctrl-C ends it and keeps the trace (a second one gives up).
+    Without options of time the whole run is recorded. The exit code is the program's, or 5 if it was 0 and nothing, or
+    not all, was recorded.
     """
     given = {
         name for name in context.params if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
@@ -229,7 +231,7 @@ def collect(
                 max_bytes=max_size or None,
                 step_modules=_functions(step_module),
             )
-        _check_cupti(activities)
+        _check_cupti(activities, Path(command[0]).name)
         cli_record.run(
             command,
             cli_record.Destination(output, force, keep_raw),
@@ -284,10 +286,16 @@ def _is_for_nsys(profiler: str, given: set[str]) -> bool:
     return True
 
 
-def _check_cupti(activities: str | None) -> None:
+def _check_cupti(activities: str | None, program: str) -> None:
     """Refuse to be the second user of CUPTI; who records no device is none."""
     from tracekit.collectors._program import owner_of_cupti
 
+    if program in ("nsys", "ncu") and activities != "cpu":
+        raise UsageError(
+            f"the command is {program}, another profiler of the GPU, and CUPTI has one owner: give the program itself "
+            "(--profiler nsys records it with Nsight Systems), or record the host alone with --profiler torch "
+            "--activities cpu"
+        )
     owner = owner_of_cupti(os.environ)
     if owner is not None and activities != "cpu":
         raise UsageError(

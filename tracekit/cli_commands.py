@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from decimal import Decimal
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +17,9 @@ import click
 from tracekit.analysis import SEVERITIES, Result, Row
 from tracekit.cli import open_output, write_output
 from tracekit.cli_filters import scope_options
-from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, progress_bar, utf8
+from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, opened_trace, part_of, utf8
+from tracekit.errors import UsageError
+from tracekit.json_text import json_text, json_value
 from tracekit.scope import Scope
 
 if TYPE_CHECKING:
@@ -94,10 +93,16 @@ def analyze(
     what crosses --since or --until is cut. The health check is always that of the whole trace.
     """
     open_output(output, force, inputs=(trace, *rules, *ncu))
-    with _opened(trace, rules, allow_partial, step_range, ncu) as whole, _part(whole, scope) as opened:
+    if files := [name for name in names if Path(name).exists() and not name.isidentifier()]:
+        raise UsageError(
+            f"one trace is analysed at a time, and {files[0]} is a second; the profilers' files of one run become one: "
+            "tracekit convert FILE FILE ... -o trace.parquet"
+        )
+    with opened_trace(trace, rules, allow_partial, step_range, ncu) as whole, part_of(whole, scope) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
         if form == "json":
-            write_output(_json({"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}), output)
+            said = {"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}
+            write_output(json_text(said, indent=1), output)
         else:
             _report(opened, results, output, name=str(trace), named=bool(names))
     if _failed(results, fail_on):
@@ -144,30 +149,11 @@ def sql(
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
     open_output(output, force, inputs=(trace, *rules, *ncu))
-    with _opened(trace, rules, allow_partial, step_range, ncu) as opened:
+    with opened_trace(trace, rules, allow_partial, step_range, ncu) as opened:
         write_output(_WRITERS[form](opened.query_readonly(utf8(query)), output is None), output)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _opened(
-    path: Path, rules: tuple[Path, ...], allow_partial: bool, step_range: str | None, ncu: tuple[Path, ...]
-) -> Iterator[Trace]:
-    from tracekit import trace as traces
-
-    with progress_bar() as progress:
-        wanted = step_range and utf8(step_range, "the step range")
-        trace = traces.open(
-            path, rules=rules, allow_partial=allow_partial, progress=progress, step_range=wanted, ncu=ncu
-        )
-    with trace:
-        yield trace
-
-
-def _part(trace: Trace, scope: Scope) -> AbstractContextManager[Trace]:
-    return trace.within(scope) if scope else nullcontext(trace)
 
 
 def _failed(results: Mapping[str, Result], fail_on: str | None) -> bool:
@@ -241,27 +227,8 @@ def _plain(results: Mapping[str, Result]) -> Row:
     return {name: result.to_json() for name, result in results.items()}
 
 
-def _json(value: object) -> str:
-    return json.dumps(_valued(value), indent=1, allow_nan=False)
-
-
-def _valued(value: object) -> object:
-    """What JSON can say: sums stay integers, no NaN, times and the like as text."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _valued(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_valued(one) for one in value]
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
 def _as_json(table: pa.Table, _shown: bool) -> str:
-    return _json(_rows(table))
+    return json_text(_rows(table), indent=1)
 
 
 def _as_csv(table: pa.Table, _shown: bool) -> str:
@@ -293,7 +260,7 @@ def _columns(table: pa.Table) -> list[str]:
 
 def _rows(table: pa.Table) -> list[Row]:
     renamed = table.rename_columns(_columns(table))
-    return [{key: _valued(one) for key, one in row.items()} for row in renamed.to_pylist()]
+    return [{key: json_value(one) for key, one in row.items()} for row in renamed.to_pylist()]
 
 
 # shown: the text goes to the screen or a pipe, not to a file.

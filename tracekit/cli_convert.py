@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tracekit.cli import open_output
+from tracekit.cli import open_output, refuse_raw_name
 from tracekit.cli_filters import scope_options
-from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, progress_bar, utf8
+from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, opened_trace, part_of, progress_bar
 from tracekit.errors import UsageError
 from tracekit.scope import Scope
 from tracekit.wording import counted
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
 
 
 @click.command()
@@ -61,33 +64,30 @@ def convert(
     --to perfetto reads a Parquet file made by tracekit, too. --phase, --steps, --rank, --device, --since, --until and
     --rules are for it alone: a Parquet file always has all.
     """
-    wanted = step_range and utf8(step_range, "the step range")
     if form == "perfetto":
-        _to_perfetto(
-            trace,
-            output,
-            scope,
-            rules=rules,
-            allow_partial=allow_partial,
-            step_range=wanted,
-            force=force,
-        )
+        from tracekit.perfetto_file import check_suffix
+
+        check_suffix(output)
+        open_output(output, force, inputs=(*trace, *rules))
+        with opened_trace(trace, rules, allow_partial, step_range) as whole, part_of(whole, scope) as part:
+            _to_perfetto(part, output, force)
         return
     if scope or rules:
         given = "--rules" if rules else scope.arguments()[0]
         raise UsageError(f"{given} is for --to perfetto: a Parquet file has all of a trace; give {given} to analyze")
-    _to_parquet(trace, output, allow_partial, wanted, force)
+    refuse_raw_name(output, ", or give --to perfetto")
+    _to_parquet(trace, output, allow_partial, step_range, force)
 
 
 def _to_parquet(
-    trace: tuple[Path, ...], output: Path, allow_partial: bool, step_range: str | None, force: bool
+    paths: tuple[Path, ...], output: Path, allow_partial: bool, step_range: str | None, force: bool
 ) -> None:
     from tracekit.convert import convert as run
 
-    for path in trace:
+    for path in paths:
         _refuse_own(path)
     with progress_bar() as progress:
-        footer = run(trace, output, allow_partial=allow_partial, force=force, progress=progress, step_range=step_range)
+        footer = run(paths, output, allow_partial=allow_partial, force=force, progress=progress, step_range=step_range)
     skipped = sum(footer.ledger.skipped.values())
     click.echo(
         f"{counted(footer.ledger.read, 'event')} read, {footer.ledger.stored:,} stored, {skipped:,} skipped, "
@@ -106,32 +106,11 @@ def _refuse_own(path: Path) -> None:
         raise UsageError(f"{path} is already a tracekit trace; give it to analyze or sql as it is")
 
 
-def _to_perfetto(
-    paths: tuple[Path, ...],
-    output: Path,
-    scope: Scope,
-    *,
-    rules: tuple[Path, ...],
-    allow_partial: bool,
-    step_range: str | None,
-    force: bool,
-) -> None:
-    from tracekit import trace as traces
+def _to_perfetto(trace: Trace, output: Path, force: bool) -> None:
     from tracekit.perfetto import export
-    from tracekit.perfetto_file import check_suffix
 
-    check_suffix(output)
-    open_output(output, force, inputs=(*paths, *rules))
-    with progress_bar() as progress:
-        whole = traces.open(
-            paths if len(paths) > 1 else paths[0],
-            rules=rules,
-            allow_partial=allow_partial,
-            progress=progress,
-            step_range=step_range,
-        )
-    with whole, whole.within(scope) if scope else nullcontext(whole) as trace:
-        written = export(trace, output, force=force)
+    with progress_bar("Writing", "events") as shown:
+        written = export(trace, output, force=force, progress=shown and partial(shown, output))
     for name, reason in written.missing.items():
         click.echo(f"No track of {name.replace('_', ' ')}: {reason}", err=True)
     click.echo(

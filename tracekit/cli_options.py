@@ -1,17 +1,35 @@
-"""Options that several commands have, and what shows how far the reading of a file is."""
+"""What several commands share: options, how a trace is opened, and what shows how far a file is."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from tracekit.cli import Named
 from tracekit.errors import UsageError
+from tracekit.scope import Scope
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
+
+def utf8(argument: str, what: str = "the query") -> str:
+    """An argument as UTF-8, whatever the locale."""
+    try:
+        return os.fsencode(argument).decode()
+    except ValueError as error:
+        raise UsageError(f"{what} is not UTF-8: {error}") from error
+
+
+def _step_range(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    return None if given is None else utf8(given, "the step range")
+
 
 FILE = Named(dir_okay=False, path_type=Path)
 TRACE = Named(path_type=Path)
@@ -27,26 +45,45 @@ RULES = click.option(
 STEP_RANGE = click.option(
     "--step-range",
     metavar="REGEX",
+    callback=_step_range,
     help="Annotations that match are the serving steps, instead of the marks of known engines.",
 )
 
 
-def utf8(argument: str, what: str = "the query") -> str:
-    """An argument as UTF-8, whatever the locale."""
-    try:
-        return os.fsencode(argument).decode()
-    except ValueError as error:
-        raise UsageError(f"{what} is not UTF-8: {error}") from error
+@contextmanager
+def opened_trace(
+    paths: Path | tuple[Path, ...],
+    rules: tuple[Path, ...],
+    allow_partial: bool,
+    step_range: str | None,
+    ncu: tuple[Path, ...] = (),
+) -> Iterator[Trace]:
+    """The trace in a file or in several, with a progress bar while they are read."""
+    from tracekit import trace as traces
+
+    with progress_bar() as progress:
+        trace = traces.open(
+            paths, rules=rules, allow_partial=allow_partial, progress=progress, step_range=step_range, ncu=ncu
+        )
+    with trace:
+        yield trace
+
+
+def part_of(trace: Trace, scope: Scope) -> AbstractContextManager[Trace]:
+    """The part of a trace that the options chose; all of it without any."""
+    return trace.within(scope) if scope else nullcontext(trace)
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[Path, int, int], None] | None]:
-    """A progress bar on a terminal; nothing elsewhere."""
+def progress_bar(
+    doing: str = "Reading", unit: Literal["bytes", "events"] = "bytes"
+) -> Iterator[Callable[[Path, int, int], None] | None]:
+    """A progress bar on a terminal, to be called with a file, how much of it is done, and all; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tracekit.text_grid import clean
 
@@ -54,19 +91,19 @@ def progress_bar() -> Iterator[Callable[[Path, int, int], None] | None]:
     with ExitStack() as stack:
 
         def advance(path: Path, done: int, size: int) -> None:
-            if not seen:  # the bar appears with the first bytes: a Parquet file needs none
+            if not seen:  # the bar appears with the first call: a Parquet file needs none
                 stack.enter_context(shown)
             seen[path] = (done, size)
             done, size = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
-            shown.update(bar, completed=done, total=size or None, description=f"Reading {clean(path.name)[:40]}")
+            shown.update(bar, completed=done, total=size or None, description=f"{doing} {clean(path.name)[:40]}")
 
         shown = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            DownloadColumn(),
+            DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        bar = shown.add_task("Reading", total=None)
+        bar = shown.add_task(doing, total=None)
         yield advance

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
-from tracekit.cli import open_output
+from tracekit.cli import RAW_SUFFIXES, open_output, refuse_raw_name
 from tracekit.collectors._nsys_command import NsysSettings
 from tracekit.collectors._program import Recording
 from tracekit.collectors._windows import Plan
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tracekit.capture_files import CaptureFiles, Wanted
 
 __all__ = ["Destination", "NsysSettings", "Plan", "Recorder", "attach_to", "run", "send"]
-
-
-_RAW = (".json", ".gz", ".zst", ".nsys-rep", ".qdstrm", ".sqlite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ class Destination:
         from tracekit.capture_files import same_file
 
         open_output(self.output, self.force)
-        if self.output.suffix in _RAW:
-            raise UsageError(f"{self.output} has the name of a raw trace; write a .parquet")
+        refuse_raw_name(self.output)
         if any(same_file(self.output, other) for other in named):
             raise UsageError(
                 f"{self.output} is named in the command to run, and would be overwritten; write to another file"
@@ -129,7 +125,7 @@ def _with_nsys(
 
 def _raw_in(parts: Path) -> list[Path]:
     """The profiler's own files."""
-    return sorted(path for path in parts.iterdir() if path.suffix in _RAW)
+    return sorted(path for path in parts.iterdir() if path.suffix in RAW_SUFFIXES)
 
 
 def _conclude(recording: Recording, files: CaptureFiles, plan: Plan) -> None:

@@ -16,7 +16,7 @@ from tracekit.assemble import Assembler
 from tracekit.errors import MalformedTraceError, TruncatedTraceError, UnknownFormatError, UsageError
 from tracekit.event_table import EventWriter
 from tracekit.footer import DeviceInfo, Footer, Ledger, SourceInfo
-from tracekit.join import merge, same_processes
+from tracekit.join import LEFT_APART, merge, same_processes
 from tracekit.ranks import Ranks, assign_ranks
 from tracekit.registry import readers
 from tracekit.source import Reader, SourceRead
@@ -70,7 +70,7 @@ def convert(
         writer.finish(footer)
     finally:
         writer.abandon()
-    _report_truncation(footer, out, allow_partial)
+    _report_truncation(footer, allow_partial)
     return footer
 
 
@@ -150,6 +150,11 @@ def _read_one(path: Path, spool: Spool, known: Sequence[Reader], progress: FileP
             return reader.read(path, spool, None if progress is None else partial(progress, path))
     if head.startswith(b"PAR1"):
         raise UnknownFormatError(f"{path}: Parquet, not a profiler's file; one made by tracekit is analysed as it is")
+    if path.suffix in (".csv", ".ncu-rep"):
+        raise UnknownFormatError(
+            f"{path}: no trace; what Nsight Compute measured goes beside one, as a table: tracekit analyze TRACE --ncu "
+            "metrics.csv"
+        )
     names = ", ".join(reader.NAME for reader in known)
     raise UnknownFormatError(
         f"{path}: no reader knows this format; expected is torch.profiler's JSON, plain, .gz or .zst, or a report of "
@@ -167,7 +172,7 @@ def _refuse_same_recording(source: SourceRead, others: Sequence[SourceRead]) -> 
 def _write(
     sources: list[SourceRead], writer: EventWriter, files: _Files, step_range: str | None, known: Mapping[Path, int]
 ) -> Footer:
-    same = same_processes(sources)
+    same, left_apart = same_processes(sources)
     ranks = assign_ranks(sources, known, same)
     sources.sort(key=lambda source: (min(ranks[source.path].values()), source.path.name, str(source.path)))
     clocks = [asdict(merge(one, number)) for number, one in enumerate(same)]
@@ -177,7 +182,7 @@ def _write(
     membership = Membership(steps)
     next_id = 0
     by_kind: Counter[str] = Counter()
-    notes: Counter[str] = Counter()
+    notes: Counter[str] = Counter({LEFT_APART: left_apart} if left_apart else {})
     for source in sources:
         assembler = Assembler(source, ranks[source.path], source.base_ns - origin, next_id, membership)
         for table in assembler.tables():
@@ -261,7 +266,7 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _report_truncation(footer: Footer, out: Path, allow_partial: bool) -> None:
+def _report_truncation(footer: Footer, allow_partial: bool) -> None:
     cut = [source for source in footer.sources if source.truncated_at is not None]
     if cut and not allow_partial:
         raise TruncatedTraceError(

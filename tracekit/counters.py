@@ -9,33 +9,27 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+_GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 LAUNCHES = pa.schema(
     [
-        pa.field("launch", pa.int64()),
-        pa.field("file", pa.string()),
-        pa.field("kernel", pa.string()),
-        *(pa.field(name, pa.int64()) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")),
-        pa.field("device", pa.int64()),
-        pa.field("cc", pa.string()),
+        ("launch", pa.int64()),
+        ("file", pa.string()),
+        ("kernel", pa.string()),
+        *((name, pa.int64()) for name in _GEOMETRY),
+        ("device", pa.int64()),
+        ("cc", pa.string()),
     ]
 )
 READINGS = pa.schema(
     [
-        pa.field("launch", pa.int64()),
-        pa.field("metric", pa.string()),
-        pa.field("label", pa.string()),
-        pa.field("unit", pa.string()),
-        pa.field("value", pa.float64()),
+        ("launch", pa.int64()),
+        ("metric", pa.string()),
+        ("label", pa.string()),
+        ("unit", pa.string()),
+        ("value", pa.float64()),
     ]
 )
-LEDGER = pa.schema(
-    [
-        pa.field("file", pa.string()),
-        pa.field("entry", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("count", pa.int64()),
-    ]
-)
+LEDGER = pa.schema([("file", pa.string()), ("entry", pa.string()), ("reason", pa.string()), ("count", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,9 +122,7 @@ judged AS (
         name,
         shape,
         device_cc,
-        kernel,
-        measured_shape,
-        cc,
+        {kernel: kernel, measured_shape: measured_shape, cc: cc} AS other,
         CASE
             WHEN NOT fits THEN 'other_gpu'
             WHEN candidates > 1 THEN 'ambiguous'
@@ -144,10 +142,15 @@ SELECT
     shape,
     device_cc,
     match,
-    CASE WHEN match NOT IN ('ambiguous', 'other_gpu', 'none') THEN kernel END AS kernel,
-    CASE WHEN match NOT IN ('ambiguous', 'other_gpu', 'none') THEN measured_shape END AS measured_shape,
-    CASE WHEN match NOT IN ('ambiguous', 'other_gpu', 'none') THEN cc END AS cc
-FROM judged;
+    joined.kernel,
+    joined.measured_shape,
+    joined.cc
+FROM (
+    SELECT
+        *,
+        CASE WHEN match NOT IN ('ambiguous', 'other_gpu', 'none') THEN other END AS joined
+    FROM judged
+);
 
 -- Every kernel of the trace by name and geometry, with what was measured of it (ncu_kernels). Join it to `kernels` by
 -- rank, device, name, grid and block, with IS NOT DISTINCT FROM where the geometry may not be known.

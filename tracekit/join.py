@@ -7,22 +7,21 @@ not to the microsecond; ranges that both recorded (`tracekit.step` makes such) t
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import Bools, Int64s, int64_array, integers, numbers, one_array, text_array
+from tracekit.clocks import SLACK_NS, Starts, agree
 from tracekit.ranks import Same
 from tracekit.source import SourceRead
 from tracekit.spool import DEVICE_CLASSES, HOST_CLASSES
 
 DEVICE_TWICE = "device work and API calls that another profiler recorded too"
 RANGES_TWICE = "ranges that another profiler recorded too"
-_SAME_RANGE_NS = 1_000_000  # how far the starts of one range may differ, once the clocks agree
-_SLACK_NS = 1_000_000_000  # how far the clocks of one machine may be apart, at most
+LEFT_APART = "files that may be of the same process as several others, left apart"
 _FIRST_PROCESS = 1 << 14  # numbers of processes that a reader has not given
 
 
@@ -41,16 +40,54 @@ class Clocks:
     spread_ns: int
 
 
-def same_processes(sources: Sequence[SourceRead]) -> list[Same]:
-    """For each file of one process, the file of another profiler that has it too, at the same time, and its label."""
-    found: list[Same] = []
-    for holder, other in itertools.permutations(sources, 2):
-        if not holder.pids or other.pids or other.labels or not _meet(holder, other):
-            continue
-        common = sorted(_pids(other) & holder.pids.keys())
-        if common and not any(one is other for _, _, one in found):
-            found.append((holder, holder.pids[common[0]], other))
-    return found
+def same_processes(sources: Sequence[SourceRead]) -> tuple[list[Same], int]:
+    """For each file of one process, the file of another profiler that has it too, at the same time, and its label.
+
+    Also: of how many files that cannot be told. On each machine, and in each container, the same numbers of processes
+    come up; where they fit several files, ranks decide, if both files know theirs.
+    """
+    possible = [
+        _Pair(holder, min(common), other)
+        for holder in sources
+        for other in sources
+        if holder.pids and not other.pids and not other.labels and _meet(holder, other, SLACK_NS)
+        if (common := _pids(other) & holder.pids.keys())
+    ]
+    certain = [pair for pair in possible if pair.one_rank or not any(map(pair.denies, possible))]
+    chosen: dict[int, _Pair] = {}
+    for pair in certain:
+        if not any(map(pair.denies, certain)):
+            before = chosen.setdefault(id(pair.other), pair)
+            if pair.overlap_ns > before.overlap_ns:
+                chosen[id(pair.other)] = pair
+    left = {id(pair.other) for pair in possible} - chosen.keys()
+    return [(pair.holder, pair.holder.pids[pair.pid], pair.other) for pair in chosen.values()], len(left)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A file that may hold the one process of another."""
+
+    holder: SourceRead
+    pid: int
+    other: SourceRead
+
+    @property
+    def one_rank(self) -> bool:
+        """Whether both say that they are of the same rank."""
+        return self.holder.rank is not None and self.holder.rank == self.other.rank
+
+    @property
+    def overlap_ns(self) -> int:
+        """How long both were recorded."""
+        (first, last), (begin, end) = _extent(self.holder), _extent(self.other)
+        return min(last, end) - max(first, begin)
+
+    def denies(self, pair: _Pair) -> bool:
+        """Whether not both pairs can be true: a process is on one machine, and torch.profiler records it once."""
+        if self.other is pair.other:
+            return self.holder is not pair.holder and _meet(self.holder, pair.holder, 0)
+        return self.holder is pair.holder and self.pid == pair.pid and _meet(self.other, pair.other, 0)
 
 
 def merge(same: Same, number: int) -> Clocks:
@@ -74,12 +111,10 @@ def merge(same: Same, number: int) -> Clocks:
     return clocks
 
 
-def _meet(one: SourceRead, other: SourceRead) -> bool:
-    """Whether two files are of different profilers, know the time of day, and overlap in it."""
-    if one.format == other.format or not (one.base_ns and other.base_ns):
-        return False
+def _meet(one: SourceRead, other: SourceRead, slack_ns: int) -> bool:
+    """Whether two files overlap in time, so far as they know the time of day."""
     (first, last), (begin, end) = _extent(one), _extent(other)
-    return first <= end + _SLACK_NS and begin <= last + _SLACK_NS
+    return bool(one.base_ns and other.base_ns) and first <= end + slack_ns and begin <= last + slack_ns
 
 
 def _extent(source: SourceRead) -> tuple[int, int]:
@@ -99,20 +134,14 @@ def _pids(source: SourceRead) -> set[int]:
 
 def _agree_on_time(holder: SourceRead, other: SourceRead, pids: set[int]) -> Clocks:
     """Correct the clock of `other` by the ranges that both have, and drop those from `holder`."""
-    mine, theirs = _ranges(holder, pids), _ranges(other, pids)
-    pairs = [_paired(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys())]
-    starts = np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)
-    late = starts[0] - starts[1] + holder.base_ns - other.base_ns
-    offset = int(np.sort(late)[len(late) // 2]) if len(late) else 0
-    close = np.abs(late - offset) <= _SAME_RANGE_NS
-    anchors = int(close.sum())
-    other.base_ns += offset
-    twice = {key: np.intersect1d(mine[key], starts[0, close]) for key in mine.keys() & theirs.keys()}
-    dropped = holder.spool.keep("host", lambda table: ~_among(table, pids, twice))
+    shift = other.base_ns - holder.base_ns
+    theirs = {key: starts + shift for key, starts in _ranges(other, pids).items()}
+    found = agree(_ranges(holder, pids), theirs)
+    other.base_ns += found.offset_ns
+    dropped = holder.spool.keep("host", lambda table: ~_among(table, pids, found.mine))
     if dropped:
         holder.skipped[RANGES_TWICE] += dropped
-    spread = int(np.abs(late - offset)[close].max()) if anchors else 0
-    return Clocks(other.path.name, holder.path.name, anchors, offset, spread)
+    return Clocks(other.path.name, holder.path.name, found.anchors, found.offset_ns, found.spread_ns)
 
 
 def _ranges(source: SourceRead, pids: set[int]) -> dict[tuple[int, str], Int64s]:
@@ -140,22 +169,7 @@ def _annotations(table: pa.Table, pids: set[int]) -> Iterator[tuple[tuple[int, s
             yield (int(tid[group[0]]), name.dictionary[int(code[group[0]])].as_py()), group
 
 
-def _paired(mine: Int64s, theirs: Int64s) -> Int64s:
-    """Starts of ranges that are the same one, as two rows: in order if there are as many, else each other's nearest."""
-    if len(mine) == len(theirs):
-        return np.stack([mine, theirs])
-    there, back = _nearest(mine, theirs), _nearest(theirs, mine)
-    mutual = back[there] == np.arange(len(mine))
-    return np.stack([mine[mutual], theirs[there[mutual]]])
-
-
-def _nearest(values: Int64s, among: Int64s) -> Int64s:
-    after = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    before = np.maximum(after - 1, 0)
-    return np.where(np.abs(among[before] - values) <= np.abs(among[after] - values), before, after)
-
-
-def _among(table: pa.Table, pids: set[int], starts: dict[tuple[int, str], Int64s]) -> Bools:
+def _among(table: pa.Table, pids: set[int], starts: Starts) -> Bools:
     """Which rows of a run are annotations with one of these starts."""
     found = np.zeros(table.num_rows, np.bool_)
     ts = numbers(table, "ts")
@@ -168,21 +182,66 @@ def _among(table: pa.Table, pids: set[int], starts: dict[tuple[int, str], Int64s
 # ---- device work -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """The device work of one process, and its API calls, in one of two files. chosen: its rows, by class."""
+
+    source: SourceRead
+    chosen: Mapping[str, Callable[[pa.Table], Bools]]
+
+    def rows(self) -> int:
+        """How many device rows there are."""
+        each = self.source.spool.each("device", ("ts", "label"))
+        return sum(int(self.chosen["device"](table).sum()) for table in each)
+
+    def extent(self) -> tuple[int, int]:
+        """When the first of them began and the last one ended, by the time of day."""
+        first, last = [], []
+        for row_class, chosen in self.chosen.items():
+            for table in self.source.spool.each(row_class, ("ts", "dur", "label", "pid")):
+                rows = np.flatnonzero(chosen(table))
+                if len(rows):
+                    ts = numbers(table, "ts")[rows] + self.source.base_ns
+                    first.append(int(ts.min()))
+                    last.append(int((ts + np.maximum(numbers(table, "dur")[rows], 0)).max()))
+        return min(first), max(last)
+
+    def forget(self, extent: tuple[int, int]) -> None:
+        """Drop the rows that begin within a time."""
+        times = extent[0] - self.source.base_ns, extent[1] - self.source.base_ns
+        for row_class, chosen in self.chosen.items():
+            dropped = self.source.spool.keep(row_class, _others(chosen, times))
+            if dropped:
+                self.source.skipped[DEVICE_TWICE] += dropped
+
+
+def _others(chosen: Callable[[pa.Table], Bools], times: tuple[int, int]) -> Callable[[pa.Table], Bools]:
+    """Which rows are not chosen, or begin at another time."""
+
+    def others(table: pa.Table) -> Bools:
+        ts = numbers(table, "ts")
+        found: Bools = (ts < times[0]) | (ts > times[1]) | ~chosen(table)
+        return found
+
+    return others
+
+
 def _count_device_work_once(holder: SourceRead, label: str | None, other: SourceRead, pids: set[int]) -> None:
-    """Of two recordings of the device work of one process keep the one with more rows, and its API calls."""
-    if holder.labels and label is None:  # it has no device work of this process
-        return
-    mine = sum(int(_of_label(table, label).sum()) for table in holder.spool.each("device", ("ts", "label")))
-    theirs = other.spool.rows(DEVICE_CLASSES)
-    if not mine or not theirs:
-        return
-    if mine < theirs:
-        dropped = holder.spool.keep("device", lambda table: ~_of_label(table, label))
-        dropped += holder.spool.keep("launch", lambda table: ~np.isin(numbers(table, "pid"), list(pids)))
-        holder.skipped[DEVICE_TWICE] += dropped
-    else:
-        for row_class in ("device", "launch"):
-            other.skipped[DEVICE_TWICE] += other.spool.keep(row_class, lambda table: np.zeros(table.num_rows, np.bool_))
+    """Of the device work that two files have of one process, keep that of the file with more rows, and its API calls.
+
+    Only while both recorded it: one profiler may have taken turns with the other.
+    """
+    mine = _Recording(
+        holder,
+        {
+            "device": lambda table: _of_label(table, label),
+            "launch": lambda table: np.isin(numbers(table, "pid"), list(pids)),
+        },
+    )
+    theirs = _Recording(other, dict.fromkeys(("device", "launch"), lambda table: np.ones(table.num_rows, np.bool_)))
+    if mine.rows() and theirs.rows():
+        more, less = (mine, theirs) if mine.rows() >= theirs.rows() else (theirs, mine)
+        less.forget(more.extent())
 
 
 def _of_label(table: pa.Table, label: str | None) -> Bools:

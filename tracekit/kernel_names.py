@@ -22,6 +22,7 @@ _SUFFIX = re.compile(r"(?<![\w.])(\d+)(?:u|l)+\b", re.IGNORECASE)  # `4ul`
 _WORDS = re.compile(r"\b(?:const|volatile|struct|class|enum)\b|\bvoid\s+(?=[A-Za-z_])")
 _BOOLEAN = {"true": "1", "false": "0"}
 _BOOLEANS = re.compile(r"\b(?:true|false)\b")
+_NEEDLESS_SPACE = re.compile(r"(?<!\w) | (?!\w)")
 _QUALIFIER = re.compile(r"[A-Za-z_]\w*::")
 _MANGLED = re.compile(r"_Z(?:L|N|NK|NV|NKV)?(?=\d|S|\d*_GLOBAL)")
 _OPEN, _CLOSE = "<([{", ">)]}"
@@ -51,8 +52,8 @@ def name_forms(name: str) -> NameForms:
     head = text[: _end_of_name(text)].rstrip()
     start = _last_outside(head, " ")
     qualified = head[start + 1 :] if head[start + 1 :] else head
-    spelt = _spelt(qualified)
-    signature, simplified = (re.sub(r"\s+", "", one) for one in (spelt, _QUALIFIER.sub("", spelt)))
+    signature = _spelt(qualified)
+    simplified = _QUALIFIER.sub("", signature)
     function = re.split(r"[<(\[{]", simplified, maxsplit=1)[0] or simplified
     return NameForms(signature, simplified, function, text == head and "<" not in head)
 
@@ -98,9 +99,10 @@ def _last_outside(text: str, wanted: str) -> int:
 
 
 def _spelt(text: str) -> str:
-    """One spelling but for spaces: no casts, qualifiers of types or suffixes of numbers; booleans as numbers."""
+    """One spelling: no casts, qualifiers of types or suffixes of numbers, booleans as numbers, spaces between words."""
     text = _SUFFIX.sub(r"\1", _CAST.sub("", _WORDS.sub("", text)))
-    return _BOOLEANS.sub(lambda match: _BOOLEAN[match[0]], text)
+    text = _BOOLEANS.sub(lambda match: _BOOLEAN[match[0]], text)
+    return _NEEDLESS_SPACE.sub("", re.sub(r"\s+", " ", text))
 
 
 def _demangled_function(name: str) -> str:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from tracekit import __version__
 from tracekit.arrays import one_array
 from tracekit.errors import UsageError
+from tracekit.json_text import json_text
 from tracekit.perfetto_file import TraceFile, check_suffix
 from tracekit.perfetto_layers import Layer, layers
 from tracekit.perfetto_tracks import Lanes, Layout, Thread, layout, metadata, renumbered
@@ -173,7 +174,7 @@ def _head(trace: Trace, found: Layout, kinds: Mapping[str, int]) -> str:
         "events": ", ".join(f"{kind} {count}" for kind, count in kinds.items()),
         "renumbered": json.dumps(renumbered(found), separators=(",", ":")),
     }
-    return json.dumps(head, allow_nan=False)
+    return json_text(head)
 
 
 def _pieces(cursor: duckdb.DuckDBPyConnection, statements: Mapping[str, str], rows: int) -> Iterator[pa.Table]:

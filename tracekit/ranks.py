@@ -18,6 +18,15 @@ Ranks = dict[Path, dict[str | None, int]]
 # A file, a process label in it, and the file whose one process that is.
 Same = tuple[SourceRead, str | None, SourceRead]
 
+# The most telling word first: machines are called worker-1, and engines name all coordinates, tp0 before rank8.
+_IN_NAMES = tuple(re.compile(rf"(?i)(?:^|[^a-z]){word}[-_ ]?(\d{{1,6}})(?!\d)") for word in ("rank", "tp", "worker"))
+
+
+def rank_in_name(file: str) -> int | None:
+    """The rank that a file's name says, None if it says none."""
+    matches = (pattern.search(file) for pattern in _IN_NAMES)
+    return next((int(match.group(1)) for match in matches if match is not None), None)
+
 
 def assign_ranks(sources: Sequence[SourceRead], known: Mapping[Path, int], same: Sequence[Same] = ()) -> Ranks:
     """The ranks of all files, and in each source where its rank is from.

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from tracekit.analysis import Result, Row, duration
+from tracekit.kernel_names import name_forms
 from tracekit.text_grid import grid
 from tracekit.text_page import Page
 from tracekit.trace import Trace
@@ -15,6 +16,7 @@ from tracekit.wording import counted
 
 _KERNELS = 40  # shown of a device
 _DEVICES = 8
+_NOT_JOINED = {"none": "not measured", "ambiguous": "ambiguous", "other_gpu": "other GPU"}
 _HEADS = ("kernel", "grid", "block", "count", "time", "SM %", "mem %", "MB", "waves", "class")
 
 
@@ -63,18 +65,21 @@ def _classes(page: Page, device: Row) -> Iterator[Text]:
 
 def _kernels(page: Page, rows: Sequence[Row]) -> Iterator[Text]:
     shown = [dict(zip(_HEADS, _cells(row), strict=True)) for row in rows[:_KERNELS]]
-    for line in grid(_HEADS, shown, page.width - 4):
+    heads = [head for head in _HEADS if any(row[head] for row in shown)]  # the names need the room
+    for line in grid(heads, shown, page.width - 4):
         yield Text(f"    {line}", no_wrap=True)
     if (left := len(rows) - _KERNELS) > 0:
         yield from page.line((f"    and {counted(left, 'more kernel')}: --format json", "dim"))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    """Bytes in MB of 1,000,000; for a kernel that was not joined, the reason stands for the class."""
+    """The name without return type and namespaces: what comes first there tells no kernels apart. Bytes in MB of
+    1,000,000; for a kernel that was not joined, the reason stands for the class.
+    """
     joined = row["launches"] is not None
     megabytes = "" if row["dram_bytes"] is None else f"{row['dram_bytes'] / 1e6:,.2f}"
     return (
-        row["kernel"],
+        name_forms(row["kernel"]).simplified,
         row["grid"] or "",
         row["block"] or "",
         f"{row['count']:,}",
@@ -83,7 +88,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _percent(row["memory_throughput_pct"]),
         megabytes,
         "" if row["waves_per_sm"] is None else f"{row['waves_per_sm']:.2f}",
-        (row["ncu_class"] if joined else row["match"]).replace("_", " "),
+        row["ncu_class"].replace("_", " ") if joined else _NOT_JOINED[row["match"]],
     )
 
 

@@ -50,10 +50,11 @@ _KEPT = """
                 AND in_window(ts, dur)
         ) AS rows,
         EXISTS (
-            FROM ops
-            WHERE in_scope(rank, NULL, step)
+            FROM events
+            WHERE kind IN ('op', 'annotation')
+                AND in_scope(rank, NULL, step)
                 AND in_window(ts, dur)
-        ) AS ops
+        ) AS host
 """
 
 
@@ -323,7 +324,7 @@ def _check(scope: Scope, there: Inventory) -> None:
 def refuse_empty(scope: Scope, there: Inventory, query: Callable[[str], pa.Table]) -> None:
     """Raise UsageError if nothing is left. `query` runs SQL within the scope."""
     (kept,) = query(_KEPT).to_pylist()
-    found = kept["rows"] if there.extents else kept["ops"]
+    found = kept["rows"] if there.extents else kept["host"]
     # Part of a gap is something too, but where gaps are only all rows together tell.
     if not found and not query("FROM device_time()").num_rows:
-        raise UsageError(f"nothing in this trace is of {scope}; there are: {there}")
+        raise UsageError(f"nothing is left of this trace (only {scope}); there are: {there}")

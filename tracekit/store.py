@@ -20,7 +20,7 @@ from tracekit.analysis import Analysis
 from tracekit.counters import Counters
 from tracekit.errors import MalformedTraceError, UnknownFormatError, UsageError
 from tracekit.footer import KEY, SCHEMA_VERSION, Footer
-from tracekit.macros import MacroDoc, parse_macros
+from tracekit.macros import parse_macros
 from tracekit.registry import LoadedAnalysis, PluginWarning
 from tracekit.scope import Scope
 
@@ -32,6 +32,7 @@ _SHARED_FILES = (
 _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
 LAZY_TABLES = ("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms")
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedA
     connection.execute("SET lock_configuration = true")
     docs = [doc for text in texts for doc in parse_macros(text)]
     parameters = {doc.name: frozenset(doc.parameters) for doc in docs}
-    return Catalog(kept, parameters, {name: _readers_of(docs, name) for name in LAZY_TABLES})
+    words = [(doc.name.lower(), set(_WORD.findall(doc.body.lower()))) for doc in docs]
+    return Catalog(kept, parameters, {name: _readers_of(words, name) for name in LAZY_TABLES})
 
 
 def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
@@ -166,20 +168,15 @@ def choose(connection: duckdb.DuckDBPyConnection, scope: Scope, steps: Sequence[
     fill(cursor, "scope_steps", pa.table({"rank": pa.array(ranks, pa.int32()), "step": pa.array(numbers, pa.int64())}))
 
 
-def _readers_of(docs: Sequence[MacroDoc], target: str) -> re.Pattern[str]:
-    """Matches a query that reads a table, by its name or by that of a macro or view that reads it.
+def _readers_of(words: Sequence[tuple[str, set[str]]], target: str) -> re.Pattern[str]:
+    """Matches a query that reads a table, by its name or by that of a macro or view that reads it. words: the name
+    of each (a view and a macro may share one) and the words that it is made of, in lower case.
 
     By text and so sometimes in vain: DuckDB's own get_table_names fails on ASOF joins and on bound parameters.
     """
     names = {target}
-    pattern = _any_of(names)
-    while more := {doc.name for doc in docs if pattern.search(doc.body)} - names:
+    while more := {name for name, said in words if said & names} - names:
         names |= more
-        pattern = _any_of(names)
-    return pattern
-
-
-def _any_of(names: set[str]) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b", re.IGNORECASE)
 
 

@@ -79,6 +79,7 @@ class Follower:
             window = self.window
             if window is not None and window.steps is not None and self.watch.steps >= window.steps:
                 self._count(window, "steps")
+                self.window = self.began = None  # no `close` follows: the collector knows that this one is done
 
     def close(self, reason: str) -> None:
         """The window is over."""
