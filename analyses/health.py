@@ -28,6 +28,7 @@ _NO_ACTIVITY = (
     "attached; the work ran in a child process or outside the recorded window"
 )
 _CPU_ONLY = "no device activity and no launch: a CPU-only trace, so host op time is all it can tell"
+_FEW_ANCHORS = 3  # ranges of one name may be alike by chance
 _LOSSES = ("unreadable", "not an object", "unusable")  # beginnings of reasons to skip that mean an event was lost
 _HARMLESS = ("process or thread given as text",)  # of repairs: Kineto's own marks are so
 
@@ -190,14 +191,14 @@ def _clock_checks(footer: Footer) -> Iterator[Check]:
             "was joined and each is a rank of its own; convert what belongs together alone, or name files by rank",
         )
     clocks = [one for one in footer.capture.get("clocks") or () if isinstance(one, dict)]
-    unknown = [f"{one['file']} and {one['reference']}" for one in clocks if not one["anchors"]]
+    unknown = [f"{one['file']} and {one['reference']}" for one in clocks if one["anchors"] < _FEW_ANCHORS]
     if unknown:
         yield Check(
             "clocks",
             "warn",
             len(unknown),
-            f"no range is in both of {'; '.join(unknown)}, so how far their clocks differ is unknown: calls near the "
-            "edge of an op may be linked to its neighbour; mark steps with tracekit.step, which both profilers record",
+            f"hardly a range is in both of {'; '.join(unknown)}, so how far their clocks differ is unknown: calls near "
+            "the edge of an op may be linked to its neighbour; mark steps with tracekit.step, which both record",
         )
     elif clocks:
         anchors, spread = sum(one["anchors"] for one in clocks), max(one["spread_ns"] for one in clocks)

@@ -32,8 +32,8 @@ _OPTION = re.compile(r"^\t(?:-\w, )?--([\w-]+(?:\[[\w|]+\])?)", re.MULTILINE)
 _ANSWER_S = 60.0
 # Leaves word of the program's pid, as nothing else says that nsys has come so far. Gives the program our own streams
 # instead of nsys' copies of them: a terminal stays one, nothing of nsys gets among the output, and the output does not
-# get into the report.
-_SAY_PID = 'echo $$ > "$0"; '
+# get into the report. And our umask: under nsys' own, 0, anyone could write to the program's files.
+_SAY_PID = 'umask {:o}; echo $$ > "$0"; '
 _WITH_STREAMS = 'exec "$@" <&{0} >&{1} 2>&{2} {0}<&- {1}>&- {2}>&-'
 
 
@@ -112,13 +112,13 @@ def plan_commands(nsys: Nsys, settings: NsysSettings) -> NsysCommands:
     return NsysCommands(nsys, trace, tuple(of_program), tuple(of_window), "wait" in known["launch"])
 
 
-def as_program(command: Sequence[str], streams: Sequence[int], pid_file: Path) -> list[str]:
+def as_program(command: Sequence[str], streams: Sequence[int], pid_file: Path, umask: int) -> list[str]:
     """The command, run with the descriptors `streams`, if there are any, as standard input, output and error.
 
     Its pid is in pid_file when it begins.
     """
     execute = _WITH_STREAMS.format(*streams) if streams else 'exec "$@"'
-    return ["sh", "-c", _SAY_PID + execute, str(pid_file), *command]
+    return ["sh", "-c", _SAY_PID.format(umask) + execute, str(pid_file), *command]
 
 
 def free_descriptors() -> list[int]:

@@ -18,13 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.collectors._nsys_command import NsysCommands, as_program, free_descriptors
-from tracekit.errors import CaptureError
+from tracekit.errors import CaptureError, UsageError
 
 _SHUTDOWN_S = 20.0
 _APPEARS_S = 15.0  # for the session to be there after the program was started
 _RETRY_S = 0.05
-_LEAVES_S = 3.0  # for the agent to leave by itself when all is over
+_LEAVES_S = 3.0  # for the agent to leave by itself when all is over, or when it is asked to
+_SHARED = Path("/dev/shm")
 _LONGEST = 500
+_NO_AGENT = (
+    "An nsys that was killed may have left its state behind, in which no other starts: where nobody records, end what "
+    "is left of it (pkill -f nsight-systems), and remove /dev/shm/NSys-* and {temporary}/nvidia/nsight_systems"
+)
 
 
 class NsysRun:
@@ -41,9 +46,10 @@ class NsysRun:
         self.nsys: int | None = None
         self.program: int | None = None
         self.over = False
-        self.killed = False
+        self.killed = self.late = False
         self._born: str | None = None
         self._log, self._pid_file = folder / "nsys.log", folder / "program.pid"
+        self._sessions: list[str] = []
         self._left: dict[Path, int] = {}
         self._ours: list[int] = []
 
@@ -55,12 +61,13 @@ class NsysRun:
         Each time in a session of a new name.
         """
         self.commands = replace(self.commands, session=f"tracekit-{os.getpid()}-{secrets.token_hex(2)}")
+        self._sessions.append(self.commands.session)
         free = free_descriptors()
-        program = as_program(program, free, self._pid_file)
+        program = as_program(program, free, self._pid_file, _umask())
         whole = self.commands.profile(self._output(1), program) if self.at_once else self.commands.launch(program)
         if not free:
             return whole, {}
-        log = _above(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        log = _above(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600))
         null = _above(os.open(os.devnull, os.O_RDONLY))
         self._ours = [log, null, *_taken(null, free)]
         return whole, {free[0]: 0, free[1]: 1, free[2]: 2, 0: null, 1: log, 2: log}
@@ -87,6 +94,10 @@ class NsysRun:
     def program_runs(self) -> bool:
         """Whether the program is there; nsys may have been killed, which does not end it."""
         return self.program is not None and self._born is not None and _born(self.program) == self._born
+
+    def program_ended(self) -> bool:
+        """Whether the program has begun and is over."""
+        return self.program is not None and not self.program_runs()
 
     def runs(self) -> bool:
         """Whether there is somebody to signal: the program, or nsys before it is found."""
@@ -138,13 +149,14 @@ class NsysRun:
         return None
 
     def said(self) -> str:
-        """The last that nsys said, on one line."""
-        try:
+        """The last that nsys said, on one line, and what to do about it where that is known."""
+        text = ""
+        with suppress(OSError):
             text = self._log.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        words = " ".join(text.split())
-        return words if len(words) <= _LONGEST else f"...{words[-_LONGEST:]}"
+        words = " ".join(text.split()) or "nothing"
+        last = words if len(words) <= _LONGEST else f"...{words[-_LONGEST:]}"
+        hint = f" {_NO_AGENT.format(temporary=_temporary())}" if "Agent launcher failed" in last else ""
+        return last + hint
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -157,15 +169,9 @@ class NsysRun:
 
         An agent whose program has ended leaves by itself; where the capture was given up it is not waited for.
         """
-        until = time.monotonic() + _LEAVES_S
-        while (agents := self._agents()) and self.over and time.monotonic() < until:
-            time.sleep(_RETRY_S)
-        if agents:
-            self.note_files()
-            self._ask(self.commands.shutdown(), _SHUTDOWN_S)
-            for pid in self._agents():
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+        if self.over:
+            self._await_agents()
+        self.end_sessions()
         for path, inode in self._left.items():
             with suppress(OSError):
                 if path.stat().st_ino == inode:  # else it has become a report, and the name is another's
@@ -174,9 +180,24 @@ class NsysRun:
             with suppress(OSError):
                 (_temporary() / f"nsys_termination_status_{self.program}").unlink(missing_ok=True)
 
+    def end_sessions(self) -> None:
+        """End the agents that are left, of tries before the last, too: they hold the program's streams open.
+
+        One that is killed may leave its state behind, in which no other nsys starts: it is asked, and waited for.
+        """
+        if not self._agents():
+            return
+        self.note_files()
+        for session in self._sessions:
+            self._ask(replace(self.commands, session=session).shutdown(), _SHUTDOWN_S)
+        self._await_agents()
+        for pid in self._agents():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
     def note_files(self) -> None:
         """Remember the files that nsys leaves behind when it is killed: streams, and what it tells the program."""
-        for path in [*self._streams_open(), *self._told_program()]:
+        for path in [*self._streams_open(), *self._told_program(), *self._shared()]:
             with suppress(OSError):
                 self._left[path] = path.stat().st_ino
 
@@ -192,10 +213,22 @@ class NsysRun:
         values = [Path(os.fsdecode(word.partition(b"=")[2])) for word in words]
         return [path for path in values if path.name.startswith("injection_config_") and path.parent == _temporary()]
 
+    def _shared(self) -> list[Path]:
+        """Shared memory of the agents, and of the program with its agent."""
+        return [
+            *(_SHARED / f"quadd-agent-instance-{pid}" for pid in self._agents()),
+            *([] if self.program is None else [_SHARED / f"sem.nsys_sem_{self.program}"]),
+        ]
+
     def _agents(self) -> list[int]:
-        """Agents of our session, which nobody else's has the name of."""
-        wanted = f"--session-name={self.commands.session}".encode()
-        return [pid for pid, words in _command_lines() if wanted in words]
+        """Agents of our sessions, which nobody else's have the names of."""
+        wanted = {f"--session-name={session}".encode() for session in self._sessions}
+        return [pid for pid, words in _command_lines() if wanted.intersection(words)]
+
+    def _await_agents(self) -> None:
+        until = time.monotonic() + _LEAVES_S
+        while self._agents() and time.monotonic() < until:
+            time.sleep(_RETRY_S)
 
     def _has_ended(self) -> bool:
         return self.over or (self.program is not None and not self.program_runs())
@@ -240,9 +273,23 @@ def _taken(null: int, numbers: Sequence[int]) -> list[int]:
     return taken
 
 
+def _umask() -> int:
+    """That of this process; no other thread may run meanwhile."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def _temporary() -> Path:
     """Where nsys keeps what it writes meanwhile."""
     return Path(os.environ.get("TMPDIR") or "/tmp")
+
+
+def check_temporary() -> None:
+    """Raise UsageError where nsys cannot keep what it writes meanwhile: it would say that no agent can be launched."""
+    folder = _temporary()
+    if not (folder.is_absolute() and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise UsageError(f"TMPDIR is {folder}, and nsys needs a folder there that it can write to, by its whole path")
 
 
 def _born(pid: int) -> str | None:

@@ -8,6 +8,7 @@ steps begins and ends, and show which of them are missing in the report.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,19 @@ from pathlib import Path
 
 from tracekit.collectors._child import Ended, Foreground, GaveUp, foreground
 from tracekit.collectors._nsys_command import NsysSettings, plan_commands
-from tracekit.collectors._nsys_run import NsysRun
+from tracekit.collectors._nsys_run import NsysRun, check_temporary
 from tracekit.collectors._nsys_session import NsysSession
 from tracekit.collectors._nsys_tool import Nsys
 from tracekit.collectors._program import Recording, environment, session_folder
 from tracekit.collectors._session import Delivered
 from tracekit.collectors._windows import Plan, Window
+from tracekit.errors import CaptureError
 
+_PROGRESS_S = 10.0
+_UNFINISHED = (
+    "nsys had not finished {seconds:g} s after the program ended, and was ended, too: with what status the program "
+    "exited is unknown"
+)
 _SPAWN = "VLLM_WORKER_MULTIPROC_METHOD"
 _SPAWNS = f"{_SPAWN}=spawn is set for vLLM: nsys sees no forked workers."
 _STARTS = 3  # two of nsys that begin or end at the same moment may find each other's semaphores gone
@@ -49,6 +56,7 @@ def record(
     output, deliver: as of torch_profiler.record. Raises UsageError for what this nsys cannot do, CaptureError if the
     command cannot be run.
     """
+    check_temporary()
     by_step = plan.steps is not None or plan.warmup > 0
     at_once = plan.delay is None and not plan.paused and not by_step
     run = NsysRun(plan_commands(nsys, settings), reports, at_once=at_once, timeout=plan.timeout)
@@ -71,10 +79,11 @@ def record(
             program.aim(run.send, run.runs)
             return _attend(program, session, run, say)
         except GaveUp as insisted:
+            ended = Ended(0, program.stopped_by) if run.program_ended() else None
             session.abandon()
             run.kill()
             program.kill()
-            return Recording.of(session, None, insisted.number)
+            return Recording.of(session, ended, insisted.number)
         finally:
             run.clean()
 
@@ -89,19 +98,29 @@ def _closed_if_not_started(session: NsysSession) -> Iterator[None]:
 
 
 def _start(program: Foreground, run: NsysRun, command: Sequence[str], variables: dict[str, str]) -> None:
-    """Run nsys until the program has begun; anew where nsys fails before that, as it does now and then."""
+    """Run nsys until the program has begun; anew where nsys fails before that, as it does now and then.
+
+    Raises CaptureError where it does not begin.
+    """
     for left in reversed(range(_STARTS)):
         wrapped, descriptors = run.command(command)
         run.started(program.start(wrapped, variables, descriptors))
         program.wait_for(lambda: run.find_program() or not program.child_runs(), _LOOK_S)
-        if run.find_program() or not left:
+        if run.find_program():
             return
-        time.sleep(_AGAIN_S)
+        if program.stopped_by is not None:
+            error = CaptureError(f"stopped by {program.stopped_by} before nsys had run the program")
+            error.exit_code = 128 + signal.Signals[program.stopped_by]
+            raise error
+        if left:
+            run.end_sessions()
+            time.sleep(_AGAIN_S)
+    raise CaptureError(f"nsys did not run the program. It said: {run.said()}")
 
 
 def _attend(program: Foreground, session: NsysSession, run: NsysRun, say: Callable[[str], None]) -> Recording:
     """Wait for the program, then for its reports. Raises GaveUp."""
-    ended = program.wait()
+    ended = _wait_for_nsys(program, run, say)
     if run.program_runs():
         run.killed = True
         session.complain(_FOLLOWED.format(ended=ended))
@@ -109,6 +128,8 @@ def _attend(program: Foreground, session: NsysSession, run: NsysRun, say: Callab
         ended = Ended(0, program.stopped_by)
     else:
         run.ended()
+    if run.late:
+        session.complain(_UNFINISHED.format(seconds=run.timeout))
     if ended.stopped_by is not None:
         say(f"Stopped by {ended.stopped_by}; the program {ended}.")
     for complaint in session.folder.complaints():
@@ -116,6 +137,37 @@ def _attend(program: Foreground, session: NsysSession, run: NsysRun, say: Callab
     session.finish(ended)
     program.wait_for(session.finished.is_set)
     return Recording.of(session, ended, None)
+
+
+def _wait_for_nsys(program: Foreground, run: NsysRun, say: Callable[[str], None]) -> Ended:
+    """Wait for nsys, which ends after the program; not for ever, as it may hang over its report."""
+    finishing = _Finishing(run, say)
+    program.wait_for(lambda: not program.child_runs() or finishing.is_overdue())
+    if not program.child_runs():
+        return program.wait()
+    run.late = True
+    program.kill()
+    return Ended(0, program.stopped_by)
+
+
+class _Finishing:
+    """How long nsys has been at its report since the program ended; says so now and then."""
+
+    def __init__(self, run: NsysRun, say: Callable[[str], None]) -> None:
+        self._run, self._say = run, say
+        self._since: float | None = None
+        self._next = _PROGRESS_S
+
+    def is_overdue(self) -> bool:
+        """Whether it has been at it for longer than the user would wait."""
+        if not self._run.program_ended():
+            return False
+        self._since = self._since or time.monotonic()
+        waited = time.monotonic() - self._since
+        if waited >= self._next:
+            self._next += _PROGRESS_S
+            self._say(f"Waiting for nsys to finish its report: {waited:.0f} s, at most {self._run.timeout:.0f} s.")
+        return waited > self._run.timeout
 
 
 def _spawning(command: Sequence[str], say: Callable[[str], None]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -16,12 +17,12 @@ pytestmark = needs_nsys
 
 
 def test_whole_run_passes_everything_through(tmp_path: Path) -> None:
-    """The program's streams, its status and its input are its own; nsys' words, and secrets, are not in the trace."""
+    """The program's streams, its status and its umask are its own; nsys' words, and secrets, are not in the trace."""
     write(
         tmp_path / "app.py",
         """
-        import subprocess, sys
-        print(sys.stdin.read().upper())
+        import os, subprocess, sys
+        print(sys.stdin.read().upper(), oct(os.umask(0)))
         subprocess.run([sys.executable, "marked.py", "0.05", "0"], stdout=subprocess.DEVNULL)
         print("warning", file=sys.stderr)
         sys.exit(3)
@@ -32,7 +33,9 @@ def test_whole_run_passes_everything_through(tmp_path: Path) -> None:
     options = [*NSYS, "--force", "--keep-raw", "raw", "--nsys-option=--env-var=PASSWORD=hunter2"]
     command = ["--", sys.executable, "app.py"]
     done = collect(tmp_path, *options, *command, text="read", PYTHONPATH=nvtx_folder(), API_KEY="sk-12ab34cd56ef78")
-    assert (done.returncode, done.stdout) == (3, "READ\n"), done.stderr
+    mask = os.umask(0)
+    os.umask(mask)
+    assert (done.returncode, done.stdout) == (3, f"READ {mask:#o}\n"), done.stderr
     *_, warning, recorded, head, marked, other, kinds, cost, wrote, raw, ended = ["", *done.stderr.splitlines()]
     assert warning == "warning"
     assert re.fullmatch(r"Recorded 2 processes for .* m?s: nsys 20\d\d\.\S+, cuda and nvtx and osrt\.", recorded)
@@ -99,6 +102,23 @@ def test_windows_by_hand_one_file_each(tmp_path: Path) -> None:
     assert min(steps_in(first), steps_in(second)) > 5
     assert rows(first, "SELECT DISTINCT kind FROM read_parquet(?) WHERE kind <> 'overhead'") == [("annotation",)]
     assert f"tracekit-{process.pid}-" not in sessions()
+
+
+def test_windows_of_steps_again_and_again(tmp_path: Path) -> None:
+    """The process that has ended a window by its steps takes part in the next."""
+    write(tmp_path / "serve.py", STEPPED)
+    process = start(
+        tmp_path, *NSYS, "--paused", "--trace", "nvtx", "--steps", "3", "--warmup", "2", "--", sys.executable,
+        "serve.py", "60", PYTHONPATH=nvtx_folder(),
+    )  # fmt: skip
+    for name in ("trace.parquet", "trace-2.parquet"):
+        assert control(tmp_path, "start")[0] == 0
+        wait_for((tmp_path / name).exists)
+        assert capture_of(tmp_path / name)["window"]["ended_by"] == ["steps"]
+        assert steps_in(tmp_path / name) >= 3
+    (tmp_path / "end").touch()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
 
 
 def test_forked_processes_are_named_as_missing(tmp_path: Path) -> None:

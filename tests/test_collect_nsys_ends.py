@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.collecting import capture_of, control, runs, start, stop, write
+from tests.collecting import capture_of, collect, control, runs, start, stop, write
 from tests.nsys_runs import MARKED, NSYS, needs_nsys, nsys, nvtx_folder, processes_with, sessions, steps_in, wait_for
+from tracekit.collectors._nsys_tool import find_nsys
 
 pytestmark = needs_nsys
 
@@ -98,6 +99,7 @@ def test_nsys_is_killed_and_the_program_goes_on(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.slow  # a killed agent may leave a state behind in which no other nsys starts, those of other tests neither
 def test_nsys_is_killed_with_its_agent(tmp_path: Path) -> None:
     process, program = start_marked(tmp_path, seconds="3")
     (agent,) = processes_with(f"--session-name=tracekit-{process.pid}-")
@@ -109,6 +111,16 @@ def test_nsys_is_killed_with_its_agent(tmp_path: Path) -> None:
     assert not (tmp_path / "trace.parquet").exists()
 
 
+def test_nsys_that_does_not_finish_is_not_waited_for_beyond_the_limit(tmp_path: Path) -> None:
+    """It is stopped here, as when it hangs; the program ends by itself. Its agent may have written the report."""
+    process, program = start_marked(tmp_path, "--timeout", "3")
+    os.kill(parent(parent(program)), signal.SIGSTOP)
+    (tmp_path / "end").touch()
+    said = process.communicate(timeout=60)[1]
+    assert "nsys had not finished 3 s after the program ended, and was ended, too: with what status the program" in said
+    assert (process.returncode, runs(program), leftovers(tmp_path)) == (5, False, [])
+
+
 def test_window_that_is_open_when_the_program_ends(tmp_path: Path) -> None:
     process, program = start_marked(tmp_path, "--paused")
     assert control(tmp_path, "start", "--session", str(process.pid))[0] == 0
@@ -117,3 +129,47 @@ def test_window_that_is_open_when_the_program_ends(tmp_path: Path) -> None:
     assert process.returncode == 137
     assert "The program exited with status 137.\n" in said
     assert steps_in(tmp_path / "trace.parquet") > 0
+
+
+def test_try_that_failed_leaves_no_session(tmp_path: Path) -> None:
+    """Its agent would hold the program's output open, and who reads that would never come to its end."""
+    nsys = find_nsys()
+    assert nsys is not None
+    assert nsys.importer is not None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "host-here").symlink_to(nsys.importer.parent)
+    fails_once = write(
+        tmp_path / "bin" / "nsys",
+        f"""
+        #!/bin/sh
+        if [ "$1" = profile ] && [ ! -e {tmp_path}/session ]; then
+            echo "${{2#*=}}" > {tmp_path}/session
+            {nsys.path} start "$2" --sample=none --cpuctxsw=none --output={tmp_path}/never
+            exit 1
+        fi
+        exec {nsys.path} "$@"
+        """,
+    )
+    fails_once.write_text(fails_once.read_text().lstrip())
+    fails_once.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = collect(tmp_path, *NSYS, "--", sys.executable, "-c", "print('said')", PATH=path)
+    assert (done.returncode, done.stdout) == (0, "said\n"), done.stderr
+    session = (tmp_path / "session").read_text().strip()
+    assert session.startswith("tracekit-")
+    assert not processes_with(session)
+
+
+def test_nsys_that_does_not_run_the_program(tmp_path: Path) -> None:
+    """Nothing is said of the program, which never ran."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "nvidia").touch()  # where nsys wants a folder
+    done = collect(tmp_path, *NSYS, "--paused", "--", "echo", "ran", TMPDIR=str(tmp_path / "tmp"))
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("tracekit: nsys did not run the program. It said: ")
+
+
+def test_folder_for_temporary_files_that_nsys_cannot_use(tmp_path: Path) -> None:
+    done = collect(tmp_path, *NSYS, "--", "echo", "ran", TMPDIR="tmp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tracekit: TMPDIR is tmp, and nsys needs a folder there that it can write to")

@@ -38,7 +38,7 @@ _PROCESSES = """
         min(host.rank) AS rank,
         count(*) AS events,
         count(*) FILTER (host.kind NOT IN ('os', 'overhead')) AS told,
-        count(DISTINCT host.step) AS steps,
+        count(DISTINCT host.step) FILTER (host.kind = 'annotation') AS steps,
         coalesce(sum(work.rows), 0)::BIGINT AS device
     FROM events AS host
     LEFT JOIN (
@@ -127,11 +127,12 @@ class NsysFiles(CaptureFiles):
         ended = "" if session.outcome is None else ended_badly(session.outcome)
         if window.number in session.troubles:
             why = session.troubles[window.number]
-        elif window.first is None and (session.run.program is not None or session.met):  # no process came to a step
+        elif window.first is None:  # no process came to a step
             seen, met = session.folder.seen(), len(session.met)
             return why_empty(window, seen=seen, met=met, plan=self.plan, named=ended)
         else:
-            why = why_no_report(session.run.said(), killed=session.run.killed)
+            run = session.run
+            why = why_no_report(run.said(), killed=run.killed, late_s=run.timeout if run.late else None)
         return f"{ended}; {why}" if ended else why
 
     def _convert_report(
@@ -202,7 +203,7 @@ class NsysFiles(CaptureFiles):
         return capture
 
     def _summary(self, window: Window, session: NsysSession, counted: _Counted) -> list[str]:
-        known = {attempt.process.pid: str(attempt.process) for attempt in window.attempts.values()}
+        known = {process.pid: str(process) for process in session.met}
         begin = f"Window {window.number}: recorded" if window.number > 1 else "Recorded"
         count = len(counted.processes)
         rows = [

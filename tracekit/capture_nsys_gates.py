@@ -9,11 +9,11 @@ from tracekit.capture_gates import Missing
 from tracekit.collectors._windows import Attempt, Plan, Process, Window
 
 _NO_REPORT = "nsys left no report. It said: {said}"
-_NO_AGENT = (
-    ". An nsys that was killed may have left its state behind, in which no other starts: where nobody "
-    "records, end what is left of it (pkill -f nsight-systems) and remove /dev/shm/NSys-* and /tmp/nvidia/nsight_systems"
-)
 _KILLED = "nsys left no report: it was killed, and what it had recorded is lost with it"
+_LATE = (
+    "nsys had not finished its report {seconds:.0f} s after the program ended, and was ended, too: what it had "
+    "recorded is lost. It may do with less (--trace, shorter windows, no samples); --timeout waits longer"
+)
 _NOTHING = (
     "Nsight Systems recorded not one event. Likely causes: the program did nothing in the window that it traces "
     "({trace}); its work is in forked processes, which nsys does not see (have them spawned); it was started without "
@@ -44,12 +44,13 @@ _SHORTER = "{seconds:.2g} of {wanted:g} s: the program ended first"
 _ALMOST = 0.9
 
 
-def why_no_report(said: str, *, killed: bool) -> str:
-    """Why there is none. said: the last words of nsys."""
+def why_no_report(said: str, *, killed: bool, late_s: float | None = None) -> str:
+    """Why there is none. said: the last words of nsys. late_s: how long it was waited for in vain, if it was."""
     if killed:
         return _KILLED
-    stuck = _NO_AGENT if "Agent launcher failed" in said else ""
-    return _NO_REPORT.format(said=(said or "nothing").rstrip(". ") if stuck else said or "nothing") + stuck
+    if late_s is not None:
+        return _LATE.format(seconds=late_s)
+    return _NO_REPORT.format(said=said)
 
 
 def why_nothing(trace: Sequence[str]) -> str:

@@ -190,9 +190,9 @@ def collect(
       tracekit collect --profiler nsys --steps 50 -- python serve.py    # with Nsight Systems
 
     torch.profiler records every Python process of the program that runs torch, Nsight Systems every process but forked
-    ones; both all threads. The program is run unchanged, and Ctrl-C ends it and keeps the trace (a second one gives up).
-    Without options of time the whole run is recorded. The exit code is the program's, or 5 if it was 0 and nothing, or
-    not all, was recorded.
+    ones; both all threads. The program is run unchanged, and Ctrl-C ends it and keeps the trace (a second one gives
+    up). Without options of time the whole run is recorded. The exit code is the program's, or 5 if it was 0 and
+    nothing, or not all, was recorded.
     """
     given = {
         name for name in context.params if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"

@@ -27,7 +27,7 @@ _ENOUGH = 1 << 12  # ranges by which shifts are compared
 class Agreement:
     """offset_ns: what to add to their times. mine: my starts of the ranges that both have, by thread and name.
 
-    spread_ns: the largest deviation from the offset. Where no shift fits, nothing is the same and all is 0.
+    spread_ns: nine of ten ranges deviate by no more from it. Where no shift fits, nothing is the same and all is 0.
     """
 
     offset_ns: int
@@ -52,7 +52,8 @@ def agree(mine: Starts, theirs: Starts) -> Agreement:
     offset = int(near[len(near) // 2])
     same = {key: here[np.abs(here - there - offset) <= SAME_RANGE_NS] for key, (here, there) in pairs.items()}
     apart = np.abs(late - offset)
-    return Agreement(offset, int(apart[apart <= SAME_RANGE_NS].max()), same)
+    deviations = np.sort(apart[apart <= SAME_RANGE_NS])
+    return Agreement(offset, int(deviations[-(-9 * len(deviations) // 10) - 1]), same)
 
 
 def _best(mine: Starts, theirs: Starts, common: Sequence[tuple[int, str]]) -> int | None:

@@ -30,7 +30,7 @@ class Clocks:
     """How the clocks of two files compare.
 
     anchors: ranges that both have. offset_ns: what was added to the times of `file`, the median of what `reference` is
-    later by; spread_ns: the largest deviation from it. Without anchors both clocks are taken as they are.
+    later by; spread_ns: nine of ten deviate by no more from it. Without anchors both clocks are taken as they are.
     """
 
     file: str
