@@ -165,9 +165,9 @@ class NsysRun:
         self.over = True
 
     def clean(self) -> None:
-        """Leave nothing of ours: the agent of our session, the streams that it wrote, the program's status.
+        """Leave nothing of ours: agents of our sessions, the streams that they wrote, the program's status.
 
-        An agent whose program has ended leaves by itself; where the capture was given up it is not waited for.
+        An agent whose program has ended leaves by itself; where the capture was given up it is asked to at once.
         """
         if self.over:
             self._await_agents()
