@@ -14,21 +14,11 @@ import pytest
 import tracekit
 from tests import naive, naive_nsys
 from tests.command_line import run
-from tests.real_traces import DIRECTORY
+from tests.real_traces import NSYS, parameters
+from tests.real_traces import trace as recording
 from tracekit.convert import convert
 from tracekit.registry import analyses
 from tracekit.store import read_footer
-
-NSYS = sorted(DIRECTORY.glob("*.sqlite"))
-SKIP = pytest.mark.skip(reason="no public traces beside this checkout")
-FILES = [pytest.param(path, id=path.stem) for path in NSYS] or [pytest.param(None, marks=SKIP)]
-
-
-def export(name: str) -> Path:
-    found = [path for path in NSYS if path.stem == name]
-    if not found:
-        pytest.skip("no public traces beside this checkout")
-    return found[0]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +40,7 @@ def said(path: Path) -> list[naive_nsys.Row]:
     return naive_nsys.rows(path)
 
 
-@pytest.mark.parametrize("path", FILES)
+@pytest.mark.parametrize("path", parameters(NSYS))
 def test_every_row_is_stored_or_accounted_for(path: Path, folder: Path) -> None:
     counts = naive_nsys.event_counts(path)
     ledger = read_footer(converted(path, folder)).ledger
@@ -59,7 +49,7 @@ def test_every_row_is_stored_or_accounted_for(path: Path, folder: Path) -> None:
         assert ledger.by_kind.get(kind, 0) == counts.get(f"CUPTI_ACTIVITY_KIND_{table}", 0)
 
 
-@pytest.mark.parametrize("path", FILES)
+@pytest.mark.parametrize("path", parameters(NSYS))
 def test_busy_time_idle_time_and_launches_are_those_of_plain_sqlite(path: Path, folder: Path) -> None:
     events = said(path)
     ranks = naive_nsys.ranks(events)
@@ -90,7 +80,7 @@ def test_busy_time_idle_time_and_launches_are_those_of_plain_sqlite(path: Path, 
     )
 
 
-@pytest.mark.parametrize("path", FILES)
+@pytest.mark.parametrize("path", parameters(NSYS))
 def test_every_analysis_answers_and_accounts_for_all_busy_time(path: Path, folder: Path) -> None:
     with tracekit.open(converted(path, folder)) as trace:
         results = {name: trace.analyze(name) for name in analyses()}
@@ -101,7 +91,7 @@ def test_every_analysis_answers_and_accounts_for_all_busy_time(path: Path, folde
     assert busy == {(row["rank"], row["device"]): row["busy_ns"] for row in devices}
 
 
-@pytest.mark.parametrize("path", FILES[1:3] or FILES)
+@pytest.mark.parametrize("path", parameters(NSYS[1:3]))
 def test_a_folder_of_parquet_files_says_the_same(path: Path, folder: Path, tmp_path: Path) -> None:
     exported = tmp_path / f"{path.stem}_pqtdir"
     exported.mkdir()
@@ -122,7 +112,7 @@ def test_a_folder_of_parquet_files_says_the_same(path: Path, folder: Path, tmp_p
 
 def test_two_devices_are_kept_apart_and_copies_are_work(folder: Path) -> None:
     """A recording of a model that is loaded: idle for 97.7 % of its time if copies did not count."""
-    path = export("nsys-ai__h100_2gpu_1s")
+    path = recording("nsys-ai__h100_2gpu_1s")
     events = said(path)
     shares = {}
     for key, intervals in naive_nsys.device_intervals(events).items():
@@ -140,7 +130,7 @@ def test_two_devices_are_kept_apart_and_copies_are_work(folder: Path) -> None:
 
 
 def test_the_report_shows_what_copies_make_of_it(folder: Path) -> None:
-    path = converted(export("nsys-ai__h100_2gpu_1s"), folder)
+    path = converted(recording("nsys-ai__h100_2gpu_1s"), folder)
     text = run("analyze", path, "idle_gaps", "attribution")
     assert text.exit_code == 0
     document = json.loads(run("analyze", path, "attribution", "--format", "json").output)
