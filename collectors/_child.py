@@ -113,8 +113,13 @@ class Foreground:
         return self._child.pid
 
     def before_stopping(self, make_safe: Callable[[], None], is_safe: Callable[[], bool]) -> None:
-        """Call make_safe when the program is asked to stop, and pass that on when is_safe, asked after each `wake`."""
+        """Call make_safe when the program is asked to stop, and pass that on when is_safe, asked after each `wake`.
+
+        At once where it has been asked already, and that is held back.
+        """
         self._make_safe, self._is_safe = make_safe, is_safe
+        if self._held is not None:
+            make_safe()
 
     def aim(self, send: Callable[[int], object], runs: Callable[[], bool]) -> None:
         """The program is not the child, but below it: how to signal it, and whether it runs."""

@@ -132,11 +132,14 @@ class NsysRun:
     def stop(self, number: int) -> None:
         """End recording; returns when the report is written. That there is none is seen by `report`.
 
-        Tried again where nsys is not so far: it may be about to end the recording itself, with the program.
+        Tried again where nsys is not so far: it may be about to end the recording itself, with the program. The report
+        may appear only some time after nsys said that it had stopped.
         """
         until = time.monotonic() + _APPEARS_S
-        while not self.over and self._ask(self.commands.stop(), self.timeout) is not None:
-            if self.killed or self.report(number) is not None or time.monotonic() > until:
+        stopped = False
+        while not self.over:
+            stopped = stopped or self._ask(self.commands.stop(), self.timeout) is None
+            if self.report(number) is not None or (self.killed and not stopped) or time.monotonic() > until:
                 return
             time.sleep(_RETRY_S)
 

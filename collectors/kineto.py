@@ -56,6 +56,7 @@ KINDS = {
     "overhead": "overhead",
     "cpu_instant_event": "instant",
     "hardware_counters": "counter",
+    "cuda_profiler_range": "counter",
     "Trace": SKIPPED_WINDOW,
     # What tracekit writes (`tracekit convert --to perfetto`) has these too.
     "graph": "graph",

@@ -260,11 +260,20 @@ SELECT
     coalesce(name, '') AS name,
     ts,
     CASE WHEN ph = 'X' THEN dur ELSE 0 END AS dur,
-    pid,
-    tid,
+    -- Counters of a device have its number where others have their process: samples of CUPTI as "GPU 0 Counters".
+    CASE
+        WHEN ph = 'X' AND cat = 'cuda_profiler_range' THEN TRY_CAST(pid AS BIGINT)
+        WHEN ph = 'C' THEN TRY_CAST(regexp_extract(pid, '^GPU (\d+) Counters$', 1) AS BIGINT)
+    END AS device,
+    CASE WHEN device IS NULL THEN pid END AS pid,
+    CASE WHEN device IS NULL THEN tid END AS tid,
     a."Ev Idx" AS tie,
     a."Bytes" AS bytes,
     CASE
+        WHEN ph = 'X' AND cat = 'cuda_profiler_range' THEN CAST(map_from_entries([
+            entry FOR entry IN map_entries(json_transform(args, '"MAP(VARCHAR, DOUBLE)"'))
+            IF isfinite(entry.value) AND regexp_full_match(entry.key, '\w+__[\w.]+')
+        ]) AS JSON)
         WHEN ph = 'C' THEN CAST(map_from_entries([
             {{'key': entry.key, 'value': CASE WHEN isfinite(entry.value) THEN entry.value END}}
             FOR entry IN map_entries(json_transform(args, '"MAP(VARCHAR, DOUBLE)"'))
@@ -305,7 +314,8 @@ FROM (
     FROM (
         SELECT args
         FROM piece
-        WHERE ph IN ('X', 'i', 'I', 'C') AND json_type(args) = 'OBJECT'
+        -- Of counters every number is kept.
+        WHERE ph IN ('X', 'i', 'I') AND cat IS DISTINCT FROM 'cuda_profiler_range' AND json_type(args) = 'OBJECT'
         USING SAMPLE 2000 ROWS (reservoir, 1)
     )
 )

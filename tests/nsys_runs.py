@@ -22,16 +22,19 @@ from tracekit.collectors._nsys_tool import find_nsys
 needs_nsys = pytest.mark.usefixtures("nsys_records")
 NSYS = ("--profiler", "nsys")
 
-# Marks its steps by the package nvtx, and says a line first; ends after `seconds`, or when there is a file `end`.
+# Marks its steps by the package nvtx, and says a line after some of them: what is recorded for a few milliseconds alone
+# nsys may lose. Ends after `seconds`, or when there is a file `end`.
 MARKED = """
     import os, signal, sys, time
     import nvtx
     seconds, status = float(sys.argv[1]), int(sys.argv[2])
-    print(os.getpid(), flush=True)
-    until = time.monotonic() + seconds
+    until, steps = time.monotonic() + seconds, 0
     while time.monotonic() < until and not os.path.exists("end"):
         with nvtx.annotate("tracekit.step[decode decode_requests=4 decode_tokens=4]"):
             time.sleep(0.005)
+        steps += 1
+        if steps == 50:
+            print(os.getpid(), flush=True)
     sys.exit(status)
 """
 

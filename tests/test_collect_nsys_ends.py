@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,18 @@ def start_marked(
 
 
 def within(pid: int, above: int) -> bool:
-    while pid > 1 and pid != above:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """Whether a process is below another; those of other tests may end meanwhile."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while pid > 1 and pid != above:
+            pid = parent(pid)
     return pid == above
 
 
 def named(pid: int) -> bool:
     """Whether it is the program itself, and not what has its command as arguments."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1] == b"marked.py"
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1] == b"marked.py"
+    return False
 
 
 def parent(pid: int) -> int:
@@ -61,8 +66,34 @@ def test_stopped_by_signal_keeps_the_trace(tmp_path: Path, number: signal.Signal
     assert said.count("KeyboardInterrupt\n") == (number == signal.SIGINT)
     assert said.startswith("The report is written first; then the program is asked to stop.\n")
     assert f"Stopped by {number.name}; the program exited with status {code}.\n" in said
+    assert (tmp_path / "trace.parquet").exists(), said
     assert steps_in(tmp_path / "trace.parquet") > 0
     assert not runs(program)
+
+
+def test_asked_to_stop_as_soon_as_the_program_begins(tmp_path: Path) -> None:
+    """The report is written first even then. The program asks itself: nobody else would be so quick."""
+    write(
+        tmp_path / "marked.py",
+        """
+        import os, signal, sys, time
+        from pathlib import Path
+        pid = os.getpid()
+        while b"collect" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\\0"):
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(pid, signal.SIGINT)
+        import nvtx
+        while True:
+            with nvtx.annotate("tracekit.step[decode decode_requests=4 decode_tokens=4]"):
+                time.sleep(0.005)
+        """,
+    )
+    done = collect(
+        tmp_path, *NSYS, "--trace", "nvtx", "--", sys.executable, "marked.py", PYTHONPATH=nvtx_folder()
+    )  # fmt: skip
+    assert done.returncode in (5, 130), done.stderr  # 5 if not even a step had begun
+    assert done.stderr.startswith("The report is written first; then the program is asked to stop.\n"), done.stderr
+    assert done.stderr.count("KeyboardInterrupt\n") == 1
 
 
 def test_second_interrupt_gives_up_and_leaves_nothing_but_the_sessions_of_others(tmp_path: Path) -> None:
