@@ -71,7 +71,7 @@ class Counters:
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         """Measure with the macro counters; judge what is covered, and what is far from both roofs."""
         table = trace.macro(self.name, parameters)
-        if trace.counters is None:
+        if trace.beside.counters is None:
             return Result(self.name, parameters, (), table, (), _nothing_given(trace))
         rows = table.to_pylist()
         if not rows:

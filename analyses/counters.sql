@@ -1,7 +1,5 @@
 -- What did the hardware counters of Nsight Compute say of the kernels in the scope? One row per kernel of the trace by
--- name and launch geometry, measured or not, the costliest first; no rows if no measurements were given. The class is
--- that of ncu's own rule SOLBottleneck (SpeedOfLight.py, 2022.3): below the low bound in both throughputs latency, or
--- small_grid if there is less than one wave; underused if the waves, which tell these two, were not measured.
+-- name and launch geometry, measured or not, the costliest first; no rows if no measurements were given.
 -- parameter low_pct BIGINT: below this in compute and memory, a kernel is bound by latency, or its grid is too small.
 -- parameter high_pct BIGINT: from here on, either is highly used.
 -- parameter difference_pct BIGINT: from this difference on, between them, the higher one is what binds.
@@ -61,19 +59,14 @@ SELECT
     c.dram_throughput_pct,
     c.achieved_occupancy_pct,
     c.waves_per_sm,
-    CASE
-        WHEN c.sm_throughput_pct IS NULL OR c.memory_throughput_pct IS NULL THEN 'unknown'
-        WHEN greatest(c.sm_throughput_pct, c.memory_throughput_pct) >= high_pct THEN 'high_throughput'
-        WHEN greatest(c.sm_throughput_pct, c.memory_throughput_pct) < low_pct
-            THEN CASE
-                WHEN c.waves_per_sm IS NULL THEN 'underused'
-                WHEN c.waves_per_sm < 1 THEN 'small_grid'
-                ELSE 'latency'
-            END
-        WHEN abs(c.sm_throughput_pct - c.memory_throughput_pct) < difference_pct THEN 'balanced'
-        WHEN c.sm_throughput_pct > c.memory_throughput_pct THEN 'compute'
-        ELSE 'memory'
-    END AS ncu_class,
+    ncu_class(
+        c.sm_throughput_pct,
+        c.memory_throughput_pct,
+        c.waves_per_sm,
+        low_pct,
+        high_pct,
+        difference_pct
+    ) AS ncu_class,
     c.duration_ns / nullif(k.typical_ns, 0) AS duration_ratio,
     k.example_id
 FROM chosen AS k

@@ -73,8 +73,8 @@ def record(
         folder.write(session.modules, output)
         try:
             with _closed_if_not_started(session):
-                # Once the program has begun, a request to stop waits until the session can end the recording: nsys itself
-                # would end without a report.
+                # Once the program has begun, a request to stop waits until the session can end the recording: nsys by
+                # itself would end without a report.
                 program.before_stopping(lambda: None, lambda: not run.find_program())
                 _start(program, run, command, _spawning(command, say) | environment(os.environ, folder))
             session.start()

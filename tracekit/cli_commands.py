@@ -17,7 +17,18 @@ import click
 from tracekit.analysis import SEVERITIES, Result, Row
 from tracekit.cli import open_output, write_output
 from tracekit.cli_filters import scope_options
-from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, opened_trace, part_of, utf8
+from tracekit.cli_options import (
+    FILE,
+    FORCE,
+    PARTIAL,
+    RULES,
+    STEP_RANGE,
+    TRACE,
+    beside_options,
+    opened_trace,
+    part_of,
+    utf8,
+)
 from tracekit.errors import UsageError
 from tracekit.json_text import json_text, json_value
 from tracekit.scope import Scope
@@ -25,17 +36,12 @@ from tracekit.scope import Scope
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tracekit.beside import Beside
     from tracekit.trace import Trace
 
 JSON_SCHEMA = 1
+_DRAWN = "roofline"
 _WIDTHS = (60, 120)  # of text on a terminal
-_NCU = click.option(
-    "--ncu",
-    type=FILE,
-    multiple=True,
-    metavar="FILE",
-    help="Table that Nsight Compute printed with --csv: counters of kernels, see the analysis counters. Repeatable.",
-)
 
 
 class _WithCauses(click.Command):
@@ -54,9 +60,10 @@ class _WithCauses(click.Command):
 @scope_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to the terminal.")
+@click.option("--plot", type=FILE, metavar="FILE", help="Draw the roofline, too: a .png or .svg file.")
 @FORCE
 @RULES
-@_NCU
+@beside_options
 @click.option(
     "--fail-on", type=click.Choice(["warning", "critical"]), help="Exit with 1 if a finding is this bad or worse."
 )
@@ -69,9 +76,10 @@ def analyze(
     scope: Scope,
     form: Literal["text", "json"],
     output: Path | None,
+    plot: Path | None,
     force: bool,
     rules: tuple[Path, ...],
-    ncu: tuple[Path, ...],
+    beside: Beside,
     fail_on: str | None,
     allow_partial: bool,
     step_range: str | None,
@@ -84,6 +92,7 @@ def analyze(
       tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
       tracekit analyze trace.parquet attribution --phase decode --steps 3:8 --rank 0
       tracekit analyze trace.parquet counters --ncu metrics.csv
+      tracekit analyze trace.parquet roofline --phase decode --model config.json --plot roofline.svg
 
     TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
     health, attribution, idle_gaps, ...; all of them, on one screen, if none is named. Exit code 1 if the trace fails a
@@ -92,19 +101,22 @@ def analyze(
     Of a part of the trace, busy time counts with the step that launched it, a gap with the step whose work ended it;
     what crosses --since or --until is cut. The health check is always that of the whole trace.
     """
-    open_output(output, force, inputs=(trace, *rules, *ncu))
+    open_output(output, force, inputs=(trace, *rules, *beside.files))
+    _check_plot(plot, names, force, inputs=(trace, *rules, *beside.files))
     if files := [name for name in names if Path(name).exists() and not name.isidentifier()]:
         raise UsageError(
             f"one trace is analysed at a time, and {files[0]} is a second; the profilers' files of one run become one: "
             "tracekit convert FILE FILE ... -o trace.parquet"
         )
-    with opened_trace(trace, rules, allow_partial, step_range, ncu) as whole, part_of(whole, scope) as opened:
+    with opened_trace(trace, rules, allow_partial, step_range, beside) as whole, part_of(whole, scope) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
         if form == "json":
             said = {"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}
             write_output(json_text(said, indent=1), output)
         else:
             _report(opened, results, output, name=str(trace), named=bool(names))
+        if plot is not None:
+            _draw(results[_DRAWN], plot)
     if _failed(results, fail_on):
         click.get_current_context().exit(1)
 
@@ -116,7 +128,7 @@ def analyze(
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to the terminal.")
 @FORCE
 @RULES
-@_NCU
+@beside_options
 @PARTIAL
 @STEP_RANGE
 def sql(
@@ -127,7 +139,7 @@ def sql(
     output: Path | None,
     force: bool,
     rules: tuple[Path, ...],
-    ncu: tuple[Path, ...],
+    beside: Beside,
     allow_partial: bool,
     step_range: str | None,
 ) -> None:
@@ -142,15 +154,47 @@ def sql(
 
     Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
     steps has a row per serving step, by its rank and number; every event has the step it belongs to, or NULL.
-    Table functions, called with parentheses: attribution(), idle_gaps() and steps() give the rows of these analyses
-    (their parameters go by name, as above), health() the counts that the analysis of that name judges; step_time(),
-    busy_segments(), device_time(), idle_gaps_raw(), classified_segments() and launch_calls() are what they are made of.
+    Table functions, called with parentheses: attribution(), idle_gaps(), roofline() and steps() give the rows of these
+    analyses (their parameters go by name, as above), health() the counts that the analysis of that name judges;
+    step_time(), busy_segments(), device_time(), idle_gaps_raw(), classified_segments(), launch_calls() and work_rows()
+    are what they are made of; device_peaks has the peaks of the devices.
     With --ncu, the view ncu_metrics has what was measured, kernel_counters what of it belongs to which kernel.
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
-    open_output(output, force, inputs=(trace, *rules, *ncu))
-    with opened_trace(trace, rules, allow_partial, step_range, ncu) as opened:
+    open_output(output, force, inputs=(trace, *rules, *beside.files))
+    with opened_trace(trace, rules, allow_partial, step_range, beside) as opened:
         write_output(_WRITERS[form](opened.query_readonly(utf8(query)), output is None), output)
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+
+def _check_plot(plot: Path | None, names: tuple[str, ...], force: bool, inputs: tuple[Path, ...]) -> None:
+    """Refuse a picture that cannot be drawn, before the work is done."""
+    if plot is None:
+        return
+    from tracekit.plots import check_suffix
+
+    check_suffix(plot)
+    if names and _DRAWN not in names:
+        raise UsageError(f"--plot draws the {_DRAWN}, which is not among the analyses named; add it")
+    open_output(plot, force, inputs)
+
+
+def _draw(roofline: Result, path: Path) -> None:
+    """Write the picture, whole or not at all."""
+    from tracekit.plots import save_figure
+    from tracekit.roofline_plot import roofline_figure
+
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        save_figure(roofline_figure(roofline), draft)
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    click.echo(f"Wrote {path}", err=True)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -219,7 +263,7 @@ def describe(trace: Trace) -> Row:
             "skipped": footer.ledger.skipped,
             "repaired": footer.ledger.repaired,
         },
-        **({"counters": trace.counters.ledger.to_pylist()} if trace.counters else {}),
+        **({"counters": trace.beside.counters.ledger.to_pylist()} if trace.beside.counters else {}),
     }
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ from tracekit.errors import UsageError
 from tracekit.scope import Scope
 
 if TYPE_CHECKING:
+    from tracekit.beside import Beside
     from tracekit.trace import Trace
 
 
@@ -50,20 +52,102 @@ STEP_RANGE = click.option(
 )
 
 
+_BESIDE = (
+    click.option(
+        "--ncu",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Table that Nsight Compute printed with --csv: counters of kernels, see the analysis counters. "
+        "Repeatable.",
+    ),
+    click.option(
+        "--device-spec",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        help="TOML file of devices that goes before the built-in table of peaks (docs/devices.md). Repeatable.",
+    ),
+    click.option(
+        "--peak",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A peak of the device, before all tables: bf16=989e12 (per second, dense), bandwidth=3.35e12 (bytes per "
+        "second). Repeatable.",
+    ),
+    click.option(
+        "--capture-trace",
+        type=TRACE,
+        multiple=True,
+        metavar="FILE",
+        help="Trace of the same server with shapes, recorded while graphs were captured or without graphs: lends work "
+        "to graph replays. Repeatable.",
+    ),
+    click.option(
+        "--model",
+        type=FILE,
+        metavar="FILE",
+        help="config.json of the served model, as on Hugging Face: gives work to kernels without shapes.",
+    ),
+    click.option(
+        "--tensor-parallel", type=int, metavar="N", help="Devices that share a layer of it; else the ranks of the job."
+    ),
+)
+
+
+def beside_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name what is known beside a trace; it gets them as one parameter `beside`."""
+
+    @wraps(command)
+    def with_beside(
+        *,
+        ncu: tuple[Path, ...],
+        device_spec: tuple[Path, ...],
+        peak: tuple[str, ...],
+        capture_trace: tuple[Path, ...],
+        model: Path | None,
+        tensor_parallel: int | None,
+        **others: object,
+    ) -> None:
+        from tracekit.beside import read_beside
+        from tracekit.devices import parse_peak
+
+        beside = read_beside(
+            ncu=ncu,
+            device_spec=device_spec,
+            peaks=dict(map(parse_peak, peak)),
+            capture_trace=capture_trace,
+            model=model,
+            tensor_parallel=tensor_parallel,
+        )
+        command(beside=beside, **others)
+
+    decorated: Callable[..., None] = with_beside
+    for option in reversed(_BESIDE):
+        decorated = option(decorated)
+    return decorated
+
+
 @contextmanager
 def opened_trace(
     paths: Path | tuple[Path, ...],
     rules: tuple[Path, ...],
     allow_partial: bool,
     step_range: str | None,
-    ncu: tuple[Path, ...] = (),
+    beside: Beside | None = None,
 ) -> Iterator[Trace]:
     """The trace in a file or in several, with a progress bar while they are read."""
     from tracekit import trace as traces
+    from tracekit.beside import Beside
 
     with progress_bar() as progress:
-        trace = traces.open(
-            paths, rules=rules, allow_partial=allow_partial, progress=progress, step_range=step_range, ncu=ncu
+        trace = traces.open_beside(
+            paths,
+            beside or Beside(),
+            rules=rules,
+            allow_partial=allow_partial,
+            progress=progress,
+            step_range=step_range,
         )
     with trace:
         yield trace

@@ -220,3 +220,26 @@ GROUP BY
     kernel,
     measured_shape,
     cc;
+
+-- What ncu's own rule SOLBottleneck (SpeedOfLight.py, 2022.3) says of a kernel: below the low bound in both throughputs
+-- latency, or small_grid if there is less than one wave; underused if the waves, which tell these two, were not measured;
+-- from the high bound on in either high_throughput; in between compute or memory, or balanced; unknown without both.
+-- parameter sm_pct DOUBLE: compute throughput in per cent of the peak.
+-- parameter memory_pct DOUBLE: memory throughput in per cent of the peak.
+-- parameter waves DOUBLE: blocks of the grid by those that run at once.
+-- parameter low BIGINT: per cent below which a throughput is low.
+-- parameter high BIGINT: per cent from which on it is high.
+-- parameter difference BIGINT: from which difference on, in between, the higher one is what binds.
+CREATE MACRO ncu_class(sm_pct, memory_pct, waves, low, high, difference) AS CASE
+    WHEN sm_pct IS NULL OR memory_pct IS NULL THEN 'unknown'
+    WHEN greatest(sm_pct, memory_pct) >= high THEN 'high_throughput'
+    WHEN greatest(sm_pct, memory_pct) < low
+        THEN CASE
+            WHEN waves IS NULL THEN 'underused'
+            WHEN waves < 1 THEN 'small_grid'
+            ELSE 'latency'
+        END
+    WHEN abs(sm_pct - memory_pct) < difference THEN 'balanced'
+    WHEN sm_pct > memory_pct THEN 'compute'
+    ELSE 'memory'
+END;

@@ -20,12 +20,6 @@ _NOT_JOINED = {"none": "not measured", "ambiguous": "ambiguous", "other_gpu": "o
 _HEADS = ("kernel", "grid", "block", "count", "time", "SM %", "mem %", "MB", "waves", "class")
 
 
-def arguments(trace: Trace) -> list[str]:
-    """The options that name the files with counters."""
-    files = trace.counters.ledger["file"].to_pylist() if trace.counters else []
-    return [word for file in dict.fromkeys(files) for word in ("--ncu", file)]
-
-
 def in_full(page: Page, trace: Trace, counters: Result) -> list[Text]:
     """The files, and for each device the classes of its kernel time and its costliest kernels."""
     lines = [line for said in _files(trace) for line in page.wrapped(said, "  ", "dim", None)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from tracekit import report_counters, report_idle, report_steps
+from tracekit import report_counters, report_idle, report_roofline, report_steps
 from tracekit.analysis import SEVERITIES, Finding, Result, Row, duration
 from tracekit.text_grid import grid
 from tracekit.text_page import PLACEHOLDER, Page
@@ -50,8 +50,8 @@ def render(
     name: what the user calls the trace. named: the user asked for these analyses by name: everything is said in full,
     their tables follow, and the screen may be left.
     """
-    beside = report_counters.arguments(trace)
-    page = _Report(name or trace.path.name, trace.scope.arguments(), width, "█" if unicode else "#", named, beside)
+    chosen, beside = trace.scope.arguments(), trace.beside.given
+    page = _Report(name or trace.path.name, chosen, width, "█" if unicode else "#", named, beside)
     findings = [(one, finding) for one, result in results.items() if one != "health" for finding in result.findings]
     if named:
         lines = page.head(trace, results, None) + page.findings(findings, None)
@@ -93,7 +93,9 @@ class _Report(Page):
             lines += report_steps.overview(self, steps)
         if attribution:
             lines += self.categories(attribution, most)
-        return lines + (report_idle.causes(self, idle, most) if idle else [])
+        lines += report_idle.causes(self, idle, most) if idle else []
+        roofline = results.get("roofline")
+        return lines + (report_roofline.overview(self, roofline, most) if roofline and most is not None else [])
 
     def title(self, trace: Trace) -> list[Text]:
         footer = trace.footer
@@ -220,6 +222,8 @@ class _Report(Page):
             return [*head, *parts, *report_idle.longest_gaps(self, trace, result)]
         if name == "counters":
             return [*head, *report_counters.in_full(self, trace, result)]
+        if name == "roofline":
+            return [*head, *report_roofline.in_full(self, result)]
         rows = result.table.to_pylist()
         if name == "health":
             return [*head, *(line for row in rows for line in self.check(row, None))]

@@ -27,11 +27,14 @@ from tracekit.scope import Scope
 # Each may read what those before it define.
 _SHARED_FILES = (
     *("scope.sql", "steps.sql", "shared.sql", "host.sql", "gaps.sql", "step_time.sql"),
-    *("counters.sql", "counters_join.sql"),
+    *("counters.sql", "counters_join.sql", "gpu_metrics.sql", "roofline.sql", "roofline_rows.sql"),
 )
 _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
-LAZY_TABLES = ("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms")
+LAZY_TABLES = (
+    *("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms"),
+    *("op_models", "model_calls", "op_work", "call_work", "borrowed_work", "mapped_work", "device_peaks"),
+)
 _WORD = re.compile(r"\w+")
 
 
@@ -137,11 +140,16 @@ def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping
     return rows
 
 
-def fill(cursor: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
-    """Put rows into one of LAZY_TABLES, or of those that hold what stands beside the trace."""
-    cursor.register("incoming", rows)
-    cursor.execute(f"INSERT INTO {name} BY NAME FROM incoming")
-    cursor.unregister("incoming")
+def fill(cursor: duckdb.DuckDBPyConnection, name: str, rows: pa.Table | str) -> None:
+    """Put rows, or those of a query written in code, into one of LAZY_TABLES, or of those that hold what stands beside
+    the trace.
+    """
+    if isinstance(rows, str):
+        cursor.execute(f"INSERT INTO {name} BY NAME {rows}")
+    else:
+        cursor.register("incoming", rows)
+        cursor.execute(f"INSERT INTO {name} BY NAME FROM incoming")
+        cursor.unregister("incoming")
     cursor.close()
 
 

@@ -17,14 +17,16 @@ import pyarrow as pa
 
 from tracekit import store
 from tracekit.analysis import Analysis, Result, Scalar
+from tracekit.beside import Beside, read_beside
 from tracekit.blame import batches, holders
 from tracekit.classify import Rules, classify_kernel, read_rules
-from tracekit.counters import Counters
+from tracekit.devices import Peaks
 from tracekit.errors import UsageError
-from tracekit.inputs import PathLike, counters_in, only_parquet, paths_of
+from tracekit.inputs import PathLike, only_parquet, paths_of
 from tracekit.kernel_names import forms_table
 from tracekit.registry import analyses
 from tracekit.restep import needs_steps, restep
+from tracekit.roofline_fill import device_peaks, roofline_fillers
 from tracekit.scope import Scope, chosen_steps, inventory, refuse_empty, scope_of
 from tracekit.step_sources import steps_in_table
 from tracekit.steps import step_table
@@ -32,6 +34,7 @@ from tracekit.timeline import flatten
 from tracekit.wording import counted
 
 _NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
+_NOTHING = Beside()
 _SMALL = 1_000  # rows of a macro that are kept: several analyses ask for the same few
 
 
@@ -43,6 +46,11 @@ def open(
     progress: Callable[..., None] | None = None,
     step_range: str | None = None,
     ncu: PathLike | Sequence[PathLike] = (),
+    device_spec: PathLike | Sequence[PathLike] = (),
+    peaks: Mapping[str, float] = MappingProxyType({}),
+    capture_trace: PathLike | Sequence[PathLike] = (),
+    model: PathLike | None = None,
+    tensor_parallel: int | None = None,
 ) -> Trace:
     """Open a trace: a Parquet file made by tracekit, or raw profiler files (one, several, or a directory of them).
 
@@ -53,14 +61,40 @@ def open(
     steps, instead of the marks of known engines. Left out, steps are as they were when the file was made. ncu: tables
     that Nsight Compute printed with --csv, whose counters are joined to the kernels (view kernel_counters).
 
+    For the roofline: device_spec: TOML files of devices that go before the built-in table (docs/devices.md). peaks:
+    figures that go before these: {"bf16": 989e12} in operations per second, {"bandwidth": 3.35e12} in bytes per second.
+    capture_trace: traces of the same server, recorded while graphs were captured or without graphs, whose shapes are
+    lent to graph replays. model: config.json of the served model, as on Hugging Face. tensor_parallel: devices that
+    share a layer; left out, the ranks of the trace's job.
+
     Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError; UsageError for what is not there to
     read, or no regular expression.
     """
+    beside = read_beside(
+        ncu=ncu,
+        device_spec=device_spec,
+        peaks=peaks,
+        capture_trace=capture_trace,
+        model=model,
+        tensor_parallel=tensor_parallel,
+    )
+    return open_beside(path, beside, rules=rules, allow_partial=allow_partial, progress=progress, step_range=step_range)
+
+
+def open_beside(
+    path: PathLike | Sequence[PathLike],
+    beside: Beside,
+    *,
+    rules: Sequence[PathLike] = (),
+    allow_partial: bool = False,
+    progress: Callable[..., None] | None = None,
+    step_range: str | None = None,
+) -> Trace:
+    """`open` with what is given beside the trace read already."""
     paths = paths_of(path)
-    counters = counters_in(paths_of(ncu))
     parquet = only_parquet(paths)
     if parquet is not None and not needs_steps(store.read_footer(parquet), step_range):
-        return Trace(parquet, rules=rules, counters=counters)
+        return Trace(parquet, rules=rules, beside=beside)
 
     folder = tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True)
     try:
@@ -71,7 +105,7 @@ def open(
             from tracekit.convert import convert
 
             convert(paths, file, allow_partial=allow_partial, progress=progress, step_range=step_range)
-        return Trace(file, rules=rules, counters=counters, on_close=folder.cleanup)
+        return Trace(file, rules=rules, beside=beside, on_close=folder.cleanup)
     except BaseException:
         folder.cleanup()
         raise
@@ -85,7 +119,7 @@ class Trace:
     """One trace, open for questions. A context manager; `close` frees the database.
 
     `footer` is what was read from which file, `path` the Parquet file, `scope` the part of it that analyses see,
-    `counters` what was measured of its kernels, None if no measurements were given.
+    `beside` what was given with it.
     """
 
     def __init__(
@@ -93,7 +127,7 @@ class Trace:
         path: PathLike,
         rules: Sequence[PathLike] = (),
         *,
-        counters: Counters | None = None,
+        beside: Beside = _NOTHING,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self.path = Path(path).absolute()
@@ -102,7 +136,7 @@ class Trace:
         self._rules = Rules.load(files) if files else None  # a mistake in them is told at once
         self._rules_of = {file: Rules.of(read_rules(file)) for file in files}
         self.scope = Scope()
-        self.counters = counters
+        self.beside = beside
         self._whole: Trace | None = None  # of a part
         self._reopened: Trace | None = None
         self._hold = _Hold(on_close)
@@ -111,8 +145,8 @@ class Trace:
         self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
         self._finalizer = weakref.finalize(self, _close, self._connection, self._hold.taken())
-        if counters is not None:
-            store.put_counters(self._connection, counters)
+        if beside.counters is not None:
+            store.put_counters(self._connection, beside.counters)
         self._catalog = store.define(self._connection, analyses())
 
     def __repr__(self) -> str:
@@ -165,7 +199,7 @@ class Trace:
         scope = self.scope.narrowed(scope)
         there = inventory(self.footer.ranks, self.whole.sql)
         steps = chosen_steps(scope, there)
-        part = Trace(self.path, counters=self.counters, on_close=self._hold.taken())
+        part = Trace(self.path, beside=self.beside, on_close=self._hold.taken())
         part.scope, part._whole = scope, self.whole
         part._rules, part._rules_of = self._rules, self._rules_of
         try:
@@ -182,7 +216,7 @@ class Trace:
         if self._whole is None:
             return self
         if not self._whole._finalizer.alive:
-            self._whole = self._reopened = Trace(self.path, counters=self.counters, on_close=self._hold.taken())
+            self._whole = self._reopened = Trace(self.path, beside=self.beside, on_close=self._hold.taken())
             self._whole._rules, self._whole._rules_of = self._rules, self._rules_of
         return self._whole
 
@@ -261,16 +295,20 @@ class Trace:
 
     def _fill_what_is_read(self, query: str) -> None:
         """Fill each lazy table before the first query that reads it, directly or through macros and views."""
-        fillers = {
+        fillers: dict[str, Callable[[], pa.Table | str]] = {
             "step_table": self._steps,
             "kernel_classes": self._classified_names,
             "host_timeline": self._host_timeline,
             "gap_holders": self._gap_holders,
             "kernel_name_forms": self._name_forms,
+            **roofline_fillers(self),
         }
         for name, pattern in self._catalog.readers.items():
             if name not in self._filled and pattern.search(query):
-                store.fill(self._connection.cursor(), name, self._known(name) or fillers[name]())
+                rows = self._known(name) or fillers[name]()
+                if isinstance(rows, str):
+                    self._fill_what_is_read(rows)
+                store.fill(self._connection.cursor(), name, rows)
                 self._filled.add(name)
 
     def _known(self, name: str) -> pa.Table | None:
@@ -304,6 +342,10 @@ class Trace:
 
     def _name_forms(self) -> pa.Table:
         return forms_table(store.table(self._connection.cursor(), "FROM names_to_compare()")["name"].to_pylist())
+
+    def peaks(self) -> Mapping[tuple[int, int | None], Peaks]:
+        """Peaks of each device by rank and device: of what computes and of its memory, and where they are from."""
+        return device_peaks(self)
 
     # ---- analyses ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,132 @@
+"""The roofline as text: fitting, the numbers of the result, no triumph above a roof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.roofline_rows import MS, US, Row, group, h100, result, unknown
+from tracekit.report_roofline import in_full, overview
+from tracekit.text_page import Page
+
+
+def texts(rows: Sequence[Row], summary: Sequence[Row], width: int = 100, most: int | None = None) -> list[str]:
+    """most: of the overview; without it, all."""
+    page = Page("trace.parquet", [], width, "#", most is None)
+    shown = result(rows, summary, "2.0% not known" if rows else "")
+    lines = [line.plain.rstrip() for line in (in_full(page, shown) if most is None else overview(page, shown, most))]
+    assert all(len(line) <= width for line in lines)
+    return lines
+
+
+ROWS = [
+    group(
+        **{"kernel": "void nvjet_tst_64x8<2>(Params)", "op": "aten::mm", "shapes": "[[32, 4096], [4096, 14336], []]"},
+        **{"dur_ns": 6 * MS, "count": 1200, "math": "bf16", "flops": 4.5e12, "bytes": 1.7e10, "evidence": "B"},
+        **{"roof_fraction": 0.94, "datasheet_fraction": 0.846, "bound": "memory", "example_id": 1},
+    ),
+    group(
+        **{"kernel": "softmax", "dur_ns": 2 * MS, "flops": 1e8, "bytes": 1e9, "evidence": "D", "leaning": "memory"},
+        **{"roof_fraction": 0.5, "datasheet_fraction": 0.45, "example_id": 2},
+    ),
+    group(
+        **{"kernel": "wrong", "math": "fp8", "flops": 3e12, "bytes": 1e9, "evidence": "B", "problem": "above roof"},
+        **{"roof_fraction": 1.9, "datasheet_fraction": 1.52, "example_id": 3},
+    ),
+    group(kernel="Memcpy HtoD (Pinned -> Device)", category="memory", dur_ns=800 * US, evidence="F", example_id=4),
+    group(kernel="bare\x1b[31m", dur_ns=200 * US, example_id=5),
+]
+DEVICE = h100(
+    by_bound={"unknown": 4 * MS, "memory": 6 * MS},
+    by_evidence={"none": 200 * US, "B": 7 * MS, "D": 2 * MS, "F": 800 * US},
+    above_roof_ns=1 * MS,
+)
+
+
+def test_nothing() -> None:
+    assert texts([], []) == texts([], [], most=7) == texts([], [h100(busy_ns=0)], most=7) == []
+    assert texts([], [h100(busy_ns=0, sources={})]) == [
+        "  rank 0 device 0: NVIDIA H100 80GB HBM3, roofs of H100 SXM5 80 GB",
+        "    bandwidth   3,350 GB/s, 90% achievable",
+        "    bf16        989.0 TFLOP/s, 80% achievable",
+        "    fp16        989.0 TFLOP/s, 80% achievable",
+        "    fp8         1,979.0 TFLOP/s, 80% achievable",
+        "    fp32        67.0 TFLOP/s, 90% achievable",
+    ]
+
+
+def test_in_full() -> None:
+    assert texts(ROWS, [DEVICE]) == [
+        "  2.0% not known",
+        "  rank 0 device 0: NVIDIA H100 80GB HBM3, roofs of H100 SXM5 80 GB",
+        "    bandwidth   3,350 GB/s, 90% achievable  (datasheet)",
+        "    bf16        989.0 TFLOP/s, 80% achievable  (datasheet)",
+        "    fp8         1,979.0 TFLOP/s, 80% achievable  (datasheet)",
+        "    bound by, of 10.0 ms busy time",
+        "      memory          6.00 ms  60.0%  ##############",
+        "      unknown         4.00 ms  40.0%  ##########",
+        "      10.0% of it is above a roof: wrong device, wrong shapes or caches; no verdict there",
+        "    evidence: 90.0% of it",
+        "      B   7.00 ms  70.0%  op shapes, one kernel",
+        "      D   2.00 ms  20.0%  capture trace, like kernels or model config",
+        "      F    800 us   8.0%  name and geometry only",
+        "      -    200 us   2.0%  nothing",
+        "       time  count  FLOP/B  TFLOP/s   GB/s  % of roof  % datasheet  bound              evidence",
+        "    6.00 ms  1,200     265      750  2,833       94.0         84.6  memory             B",
+        "      mm [[32,4096],[4096,14336]]  nvjet_tst_64x8<2>",
+        "    2.00 ms      1   0.100    0.050    500       50.0         45.0  unknown (memory?)  D",
+        "      softmax",
+        "    1.00 ms      1   3,000    3,000  1,000      190.0        152.0  error: above roof  B",
+        "      wrong",
+        "     800 us      1                                                  unknown            F",
+        "      Memcpy HtoD (Pinned -> Device)",
+        "     200 us      1                                                  unknown            -",
+        "      bare\\x1b[31m",
+    ]
+
+
+def test_many_groups_and_devices() -> None:
+    rows = [group(kernel=f"k{at}", example_id=at) for at in range(30)]
+    lines = texts(rows, [h100(rank=rank) for rank in range(9)])
+    assert "    and 5 more kernel groups: --format json" in lines
+    assert lines[-1] == "  and 1 more device: choose a rank, or --format json"
+
+
+@pytest.mark.parametrize(
+    "summary, most, lines",
+    [
+        (
+            [DEVICE],
+            7,
+            [
+                "Bound by: memory 60.0%, unknown 40.0% of the busy time",
+                "  90.0% with evidence of its work; 10.0% above a roof: an error, see the findings",
+            ],
+        ),
+        (
+            [
+                h100(busy_ns=5 * MS),
+                h100(rank=1, by_bound={"latency": 10 * MS, "memory": 1}, by_evidence={"A": 1 * MS}),
+            ],
+            3,
+            ["Bound by on rank 1 device 0: latency 100.0% of the busy time", "  10.0% with evidence of its work"],
+        ),
+        (
+            [unknown()],
+            7,
+            ["Bound by: cannot tell. The trace has no device name: no roofs to compare with"],
+        ),
+        (
+            [unknown(bandwidth=1e12, by_bound={"unknown": 10 * MS})],
+            7,
+            [
+                "Bound by: unknown 100.0% of the busy time",
+                "  0.0% with evidence of its work; The trace has no device name",
+            ],
+        ),
+    ],
+)
+def test_overview(summary: Sequence[Row], most: int, lines: list[str]) -> None:
+    assert texts([], summary, most=most) == lines
+    assert len(texts([], summary, 40, most=most)) <= 4

@@ -1,0 +1,108 @@
+-- What borrowed_work.py and config_work.py are asked with. None is filtered by the scope: a step is matched as a whole.
+
+-- Kernels of steps with what the step works on, for config_work.
+-- column id BIGINT: the row.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column step INTEGER: step.
+-- column ts BIGINT: start.
+-- column dur BIGINT: length.
+-- column name VARCHAR: as recorded.
+-- column category VARCHAR: category.
+-- column subcategory VARCHAR: subcategory, '' without one.
+-- column known BOOLEAN: an op with shapes launched it, and nothing else with the same call: a replay is no one op's.
+-- column phase VARCHAR: of the step, as are all below.
+-- column prefill_requests BIGINT: as in steps.
+-- column prefill_tokens BIGINT: as in steps.
+-- column decode_requests BIGINT: as in steps.
+-- column decode_tokens BIGINT: as in steps.
+-- column prefill_kv_tokens BIGINT: as in steps.
+-- column prefill_sqsq BIGINT: as in steps.
+-- column prefill_sqsk BIGINT: as in steps.
+-- column decode_kv_tokens BIGINT: as in steps.
+-- column decode_sqsq BIGINT: as in steps.
+-- column decode_sqsk BIGINT: as in steps.
+CREATE MACRO config_rows() AS TABLE
+SELECT
+    k.id,
+    k.rank,
+    k.device,
+    k.step,
+    k.ts,
+    k.dur,
+    k.name,
+    coalesce(c.category, 'other') AS category,
+    coalesce(c.subcategory, '') AS subcategory,
+    coalesce(o.shapes, '') <> '' AND count(*) OVER (PARTITION BY k.launch_id) = 1 AS known,
+    s.phase,
+    s.prefill_requests,
+    s.prefill_tokens,
+    s.decode_requests,
+    s.decode_tokens,
+    s.prefill_kv_tokens,
+    s.prefill_sqsq,
+    s.prefill_sqsk,
+    s.decode_kv_tokens,
+    s.decode_sqsq,
+    s.decode_sqsk
+FROM kernels AS k
+JOIN steps AS s
+    ON s.rank = k.rank
+    AND s.step = k.step
+LEFT JOIN ops AS o ON o.id = k.op_id
+LEFT JOIN kernel_classes AS c
+    ON c.kind = k.kind
+    AND c.name = k.name
+    AND c.op_name = coalesce(o.name, '');
+
+-- API calls for captured_sequences, but for `work` and `tokens`: of threads that captured a graph.
+-- column id BIGINT: the call.
+-- column rank INTEGER: rank.
+-- column pid BIGINT: process.
+-- column tid BIGINT: thread.
+-- column ts BIGINT: start.
+-- column name VARCHAR: as recorded.
+-- column op_id BIGINT: the op around it.
+-- column starts BOOLEAN: it starts one piece of device work, or adds it to the graph that is captured.
+-- column kernel VARCHAR: what it launches, NULL where the profiler does not say.
+CREATE MACRO capture_calls() AS TABLE
+SELECT
+    l.id,
+    l.rank,
+    l.pid,
+    l.tid,
+    l.ts,
+    l.name,
+    l.op_id,
+    regexp_matches(l.name, '^(cuda|hip|cu)(Ext)?(Module)?(Launch(Cooperative)?Kernel|Memcpy|Memset)') AS starts,
+    CASE WHEN json_valid(l.args) THEN json_extract_string(l.args, '$.kernel') END AS kernel
+FROM launches AS l
+WHERE (l.rank, l.pid, l.tid) IN (
+    SELECT (rank, pid, tid) FROM launches WHERE contains(name, 'StreamBeginCapture')
+);
+
+-- Device rows of replayed graphs, for match_replay.
+-- column id BIGINT: the row.
+-- column launch_id BIGINT: the call that started the replay.
+-- column ts BIGINT: start.
+-- column graph_node_id BIGINT: node, NULL where not recorded.
+-- column name VARCHAR: as recorded.
+-- column tokens BIGINT: new tokens of the step, NULL outside steps and where its mark does not say.
+CREATE MACRO replayed_rows() AS TABLE
+SELECT
+    d.id,
+    d.launch_id,
+    d.ts,
+    d.graph_node_id,
+    d.name,
+    CASE
+        WHEN s.phase = 'prefill' THEN s.prefill_tokens + coalesce(s.decode_tokens, 0)
+        WHEN s.phase IN ('decode', 'verify', 'draft') THEN coalesce(s.prefill_tokens, 0) + s.decode_tokens
+        ELSE s.prefill_tokens + s.decode_tokens
+    END AS tokens
+FROM device_activity AS d
+JOIN launches AS l ON l.id = d.launch_id
+LEFT JOIN steps AS s
+    ON s.rank = d.rank
+    AND s.step = d.step
+WHERE contains(l.name, 'GraphLaunch') AND d.kind <> 'graph';

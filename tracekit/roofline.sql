@@ -1,0 +1,329 @@
+-- How much each piece of device work computes and moves at least, from whatever evidence there is: docs/roofline.md.
+-- None of this is chosen by the scope: work belongs to a row, whoever asks.
+
+-- Ops that have a model (work.py), by name without overload. Filled by the Trace when a query first reads it.
+-- column name VARCHAR: the op.
+-- column by_load BOOLEAN: the model needs to know what the step works on.
+CREATE TABLE op_models (
+    name VARCHAR NOT NULL,
+    by_load BOOLEAN NOT NULL
+);
+
+-- The op that stands for the work of a launch: the innermost op around it, or the next one outside that has a model.
+-- Filled by the Trace when a query first reads it, from work_around() and the parents of ops without a model.
+-- column op_id BIGINT: the innermost op.
+-- column call_id BIGINT: the op with the model.
+CREATE TABLE model_calls (
+    op_id BIGINT NOT NULL,
+    call_id BIGINT NOT NULL
+);
+
+-- What model_calls is made from: innermost ops around launches of device work.
+-- column op_id BIGINT: the op.
+-- column has_model BOOLEAN: it has a model itself.
+CREATE MACRO work_around() AS TABLE
+SELECT
+    o.id AS op_id,
+    m.name IS NOT NULL AS has_model
+FROM ops AS o
+LEFT JOIN op_models AS m ON m.name = o.name
+WHERE o.id IN (SELECT op_id FROM device_activity WHERE op_id IS NOT NULL);
+
+-- What a step works on, as one value.
+-- parameter s STRUCT: a row of steps.
+CREATE MACRO step_load(s) AS [
+    s.prefill_requests,
+    s.prefill_tokens,
+    s.decode_requests,
+    s.decode_tokens,
+    s.prefill_kv_tokens,
+    s.prefill_sqsq,
+    s.prefill_sqsk,
+    s.decode_kv_tokens,
+    s.decode_sqsq,
+    s.decode_sqsk
+];
+
+-- The calls in model_calls with what their model is asked by.
+-- column call_id BIGINT: the op.
+-- column name VARCHAR: its name.
+-- column shapes VARCHAR: as recorded, '' where not, as the next three.
+-- column dtypes VARCHAR: types.
+-- column scalars VARCHAR: scalars.
+-- column args VARCHAR: strides, and what else was recorded.
+-- column load BIGINT[]: what its step works on (step_load), [] where the model does not ask, or nobody knows.
+CREATE MACRO asked_calls() AS TABLE
+SELECT
+    o.id AS call_id,
+    o.name,
+    coalesce(o.shapes, '') AS shapes,
+    coalesce(o.dtypes, '') AS dtypes,
+    coalesce(o.scalars, '') AS scalars,
+    coalesce(o.args, '') AS args,
+    CASE WHEN m.by_load AND s.step IS NOT NULL THEN step_load(s) ELSE [] END AS load
+FROM ops AS o
+JOIN op_models AS m ON m.name = o.name
+LEFT JOIN steps AS s
+    ON s.rank = o.rank
+    AND s.step = o.step
+WHERE o.id IN (SELECT call_id FROM model_calls);
+
+-- Work of calls, by all that it depends on: computed once for all that are alike. Filled by the Trace when a query first
+-- reads it, from asked_calls(), without those that their model could not tell.
+-- column name VARCHAR: name of the op.
+-- column shapes VARCHAR: as in asked_calls, as the next four.
+-- column dtypes VARCHAR: types.
+-- column scalars VARCHAR: scalars.
+-- column args VARCHAR: other arguments.
+-- column load BIGINT[]: what the step works on.
+-- column family VARCHAR: what kind of work, as Work in work.py, as all that follows.
+-- column math VARCHAR: what computes; '' without operations.
+-- column flops BIGINT: operations, at least.
+-- column flops_high BIGINT: at most.
+-- column bytes BIGINT: bytes, at least.
+-- column bytes_high BIGINT: at most.
+-- column weight_bytes BIGINT: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes BIGINT: those of keys and values of earlier tokens.
+-- column link_bytes BIGINT: what a collective moves over its links.
+-- column parts STRUCT[]: category, flops and bytes of its kernels, in order, [] unless they do different things.
+-- column by_load BOOLEAN: the work depends on what the step works on.
+-- column notes VARCHAR: what was assumed.
+CREATE TABLE op_work (
+    name VARCHAR NOT NULL,
+    shapes VARCHAR NOT NULL,
+    dtypes VARCHAR NOT NULL,
+    scalars VARCHAR NOT NULL,
+    args VARCHAR NOT NULL,
+    load BIGINT[] NOT NULL,
+    family VARCHAR NOT NULL,
+    math VARCHAR NOT NULL,
+    flops BIGINT NOT NULL,
+    flops_high BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    bytes_high BIGINT NOT NULL,
+    weight_bytes BIGINT NOT NULL,
+    weight_bits BIGINT NOT NULL,
+    kv_bytes BIGINT NOT NULL,
+    link_bytes BIGINT NOT NULL,
+    parts STRUCT(category VARCHAR, flops BIGINT, bytes BIGINT)[] NOT NULL,
+    by_load BOOLEAN NOT NULL,
+    notes VARCHAR NOT NULL
+);
+
+-- A kernel that only prepares or finishes what another one does: it has no part in the work of their call.
+-- parameter subcategory VARCHAR: as kernels are classified.
+CREATE MACRO is_beside(subcategory) AS
+    subcategory IN ('splitk_reduce', 'merge', 'metadata', 'sparse_index', 'repack', 'align_sort');
+
+-- The part of a whole number that a share of it is, rounded down; NULL without a share.
+-- parameter whole BIGINT: number.
+-- parameter share DOUBLE: 0 to 1.
+CREATE MACRO part_of(whole, share) AS CASE WHEN share = 1 THEN whole ELSE floor(whole * share)::BIGINT END;
+
+-- Kernels with the work of the op that they run for. An op with one kernel gives it all of its work. Of several, those of
+-- the category that does the work get it: each its part where the model tells parts and as many ran, else by their time.
+-- A kernel that gets nothing is not here: what it does is not known.
+-- column id BIGINT: the kernel.
+-- column call_id BIGINT: the op.
+-- column kernels BIGINT: kernels of that op.
+-- column family VARCHAR: as in op_work, as what follows; numbers are those of this kernel.
+-- column math VARCHAR: what computes.
+-- column flops BIGINT: operations, at least.
+-- column flops_high BIGINT: at most.
+-- column bytes BIGINT: bytes, at least.
+-- column bytes_high BIGINT: at most.
+-- column weight_bytes BIGINT: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes BIGINT: those of keys and values of earlier tokens.
+-- column link_bytes BIGINT: what a collective moves over its links.
+-- column by_load BOOLEAN: the work depends on what the step works on.
+-- column notes VARCHAR: what was assumed.
+CREATE MACRO op_kernels() AS TABLE
+WITH called AS (
+    SELECT
+        k.id,
+        k.ts,
+        k.dur,
+        m.call_id,
+        coalesce(c.category, 'other') AS category,
+        coalesce(c.subcategory, '') AS subcategory,
+        w.* EXCLUDE (name, shapes, dtypes, scalars, args, load)
+    FROM kernels AS k
+    JOIN model_calls AS m ON m.op_id = k.op_id
+    JOIN asked_calls() AS a ON a.call_id = m.call_id
+    JOIN op_work AS w
+        ON w.name = a.name
+        AND w.shapes = a.shapes
+        AND w.dtypes = a.dtypes
+        AND w.scalars = a.scalars
+        AND w.args = a.args
+        AND w.load = a.load
+    JOIN ops AS o ON o.id = k.op_id
+    LEFT JOIN kernel_classes AS c
+        ON c.kind = 'kernel'
+        AND c.name = k.name
+        AND c.op_name = o.name
+),
+cast_by_role AS (
+    SELECT
+        *,
+        count(*) OVER call AS kernels,
+        CASE
+            WHEN is_beside(subcategory) THEN false
+            WHEN len(parts) > 0 THEN list_contains(list_transform(parts, lambda part: part.category), category)
+            ELSE category = family
+        END AS is_of_family
+    FROM called
+    WINDOW call AS (PARTITION BY call_id)
+),
+chosen AS (
+    SELECT
+        *,
+        count(*) FILTER (is_of_family) OVER (PARTITION BY call_id) AS of_family
+    FROM cast_by_role
+    -- Without a kernel of the family (its name may be in no rule), all share it that do not stand beside.
+    QUALIFY is_of_family OR (of_family = 0 AND NOT is_beside(subcategory))
+),
+placed AS (
+    SELECT
+        *,
+        row_number() OVER (PARTITION BY call_id ORDER BY ts, id) AS place,
+        count(*) OVER (PARTITION BY call_id) AS takers,
+        coalesce(dur / nullif(sum(dur) OVER (PARTITION BY call_id), 0), 1 / count(*) OVER (PARTITION BY call_id)) AS share
+    FROM chosen
+),
+parted AS (
+    SELECT
+        *,
+        CASE WHEN len(parts) = takers AND takers > 1 THEN parts[place] END AS part,
+        CASE
+            WHEN len(parts) = takers AND takers > 1 THEN coalesce(parts[place].bytes / nullif(bytes, 0), 0)
+            ELSE share
+        END AS of_bytes
+    FROM placed
+)
+SELECT
+    id,
+    call_id,
+    kernels,
+    family,
+    math,
+    coalesce(part.flops, part_of(flops, share)) AS flops,
+    coalesce(part.flops, part_of(flops_high, share)) AS flops_high,
+    coalesce(part.bytes, part_of(bytes, share)) AS bytes,
+    coalesce(part.bytes, part_of(bytes_high, share)) AS bytes_high,
+    part_of(weight_bytes, of_bytes) AS weight_bytes,
+    weight_bits,
+    part_of(kv_bytes, of_bytes) AS kv_bytes,
+    part_of(link_bytes, share) AS link_bytes,
+    by_load,
+    notes
+FROM parted;
+
+-- What op_kernels() has, computed once. Filled by the Trace when a query first reads it. The columns are those.
+CREATE TABLE call_work (
+    id BIGINT NOT NULL,
+    call_id BIGINT NOT NULL,
+    kernels BIGINT NOT NULL,
+    family VARCHAR NOT NULL,
+    math VARCHAR NOT NULL,
+    flops BIGINT NOT NULL,
+    flops_high BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    bytes_high BIGINT NOT NULL,
+    weight_bytes BIGINT NOT NULL,
+    weight_bits BIGINT NOT NULL,
+    kv_bytes BIGINT NOT NULL,
+    link_bytes BIGINT NOT NULL,
+    by_load BOOLEAN NOT NULL,
+    notes VARCHAR NOT NULL
+);
+
+-- Work that a kernel's name and geometry stand for, whoever launched it: lent by the kernels of a trace that was recorded
+-- while graphs were captured, or without graphs (`--capture-trace`). Filled by the Trace when a query first reads it.
+-- column name VARCHAR: kernel.
+-- column shape VARCHAR: its geometry (launch_shape).
+-- column family VARCHAR: as in op_work, as what follows.
+-- column math VARCHAR: what computes.
+-- column flops BIGINT: operations, at least.
+-- column flops_high BIGINT: at most.
+-- column bytes BIGINT: bytes, at least.
+-- column bytes_high BIGINT: at most.
+-- column weight_bytes BIGINT: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes BIGINT: those of keys and values of earlier tokens.
+-- column link_bytes BIGINT: what a collective moves over its links.
+-- column notes VARCHAR: what was assumed.
+CREATE TABLE borrowed_work (
+    name VARCHAR NOT NULL,
+    shape VARCHAR NOT NULL,
+    family VARCHAR NOT NULL,
+    math VARCHAR NOT NULL,
+    flops BIGINT NOT NULL,
+    flops_high BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    bytes_high BIGINT NOT NULL,
+    weight_bytes BIGINT NOT NULL,
+    weight_bits BIGINT NOT NULL,
+    kv_bytes BIGINT NOT NULL,
+    link_bytes BIGINT NOT NULL,
+    notes VARCHAR NOT NULL
+);
+
+-- Work of single kernels that no op around them tells: from the launches of a capture in order (`--capture-trace`), or
+-- from the shape of the model and the load of the step (`--model`). Filled by the Trace when a query first reads it.
+-- column id BIGINT: the kernel.
+-- column family VARCHAR: as in op_work, as what follows.
+-- column math VARCHAR: what computes.
+-- column flops BIGINT: operations, at least.
+-- column flops_high BIGINT: at most.
+-- column bytes BIGINT: bytes, at least.
+-- column bytes_high BIGINT: at most.
+-- column weight_bytes BIGINT: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes BIGINT: those of keys and values of earlier tokens.
+-- column link_bytes BIGINT: what a collective moves over its links.
+-- column how VARCHAR: where it is from, a few words.
+-- column notes VARCHAR: what was assumed.
+CREATE TABLE mapped_work (
+    id BIGINT NOT NULL,
+    family VARCHAR NOT NULL,
+    math VARCHAR NOT NULL,
+    flops BIGINT NOT NULL,
+    flops_high BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    bytes_high BIGINT NOT NULL,
+    weight_bytes BIGINT NOT NULL,
+    weight_bits BIGINT NOT NULL,
+    kv_bytes BIGINT NOT NULL,
+    link_bytes BIGINT NOT NULL,
+    how VARCHAR NOT NULL,
+    notes VARCHAR NOT NULL
+);
+
+-- Work by name and geometry that all kernels of a trace with a call around them agree in. Work that depends on what the
+-- step works on is not lent, nor what several kernels share by their time.
+-- The columns are those of borrowed_work.
+CREATE MACRO lendable_work() AS TABLE
+SELECT
+    k.name,
+    launch_shape(k.grid_x, k.grid_y, k.grid_z, k.block_x, k.block_y, k.block_z) AS shape,
+    any_value(w.family) AS family,
+    any_value(w.math) AS math,
+    any_value(w.flops) AS flops,
+    any_value(w.flops_high) AS flops_high,
+    any_value(w.bytes) AS bytes,
+    any_value(w.bytes_high) AS bytes_high,
+    any_value(w.weight_bytes) AS weight_bytes,
+    any_value(w.weight_bits) AS weight_bits,
+    any_value(w.kv_bytes) AS kv_bytes,
+    any_value(w.link_bytes) AS link_bytes,
+    any_value(w.notes) AS notes
+FROM call_work AS w
+JOIN kernels AS k ON k.id = w.id
+WHERE NOT w.by_load
+    AND k.grid_x IS NOT NULL
+GROUP BY ALL
+HAVING count(DISTINCT (w.family, w.math, w.flops, w.bytes)) = 1
+    AND max(w.kernels) = 1;

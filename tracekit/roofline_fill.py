@@ -1,0 +1,63 @@
+"""Fills the tables that the roofline reads (roofline.sql), each when a query first asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tracekit import roofline_tables
+from tracekit.devices import Peaks, peaks_of, peaks_table
+from tracekit.footer import DeviceInfo
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
+_PARENTS = """
+    SELECT
+        e.id,
+        e.parent_id,
+        e.kind = 'op' AND m.name IS NOT NULL AS has_model
+    FROM events AS e
+    LEFT JOIN op_models AS m ON m.name = e.name
+    WHERE e.pid IS NOT NULL
+    ORDER BY e.id
+"""
+_ASKED = "SELECT DISTINCT name, shapes, dtypes, scalars, args, load FROM asked_calls()"
+
+
+def roofline_fillers(trace: Trace) -> Mapping[str, Callable[[], pa.Table | str]]:
+    """What fills each table, by its name: rows, or the query that has them."""
+    return {
+        "op_models": roofline_tables.op_models,
+        "model_calls": lambda: _model_calls(trace),
+        "op_work": lambda: roofline_tables.op_work(trace.sql(_ASKED)),
+        "call_work": lambda: "FROM op_kernels()",
+        "borrowed_work": roofline_tables.BORROWED.empty_table,
+        "mapped_work": roofline_tables.MAPPED.empty_table,
+        "device_peaks": lambda: peaks_table(_devices(trace), specs=trace.beside.specs, given=trace.beside.peaks),
+    }
+
+
+def device_peaks(trace: Trace) -> Mapping[tuple[int, int | None], Peaks]:
+    """Peaks of each device of a trace, those that it only names by their work, too."""
+    return {
+        (one.rank, one.device): peaks_of(one.name, one.properties, specs=trace.beside.specs, given=trace.beside.peaks)
+        for one in _devices(trace)
+    }
+
+
+def _devices(trace: Trace) -> list[DeviceInfo]:
+    rows = trace.sql("FROM devices ORDER BY rank, device").to_pylist()
+    return [
+        DeviceInfo(row["rank"], row["device"], row["name"] or "", json.loads(row["properties"] or "{}")) for row in rows
+    ]
+
+
+def _model_calls(trace: Trace) -> pa.Table:
+    around = trace.sql("FROM work_around() ORDER BY op_id")
+    # Only where an op has no model must one look further out.
+    further = _PARENTS if not all(around["has_model"].to_pylist()) else f"{_PARENTS} LIMIT 0"
+    return roofline_tables.model_calls(around, trace.sql(further))

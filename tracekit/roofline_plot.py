@@ -1,0 +1,394 @@
+"""The roofline plot: FLOP per byte against FLOP/s, a marker for each kernel group, under the roofs of the device.
+
+After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (CACM, 2009): attainable
+FLOP/s are the least of the peak and of intensity times bandwidth; the two meet at the ridge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tracekit.analysis import Result
+from tracekit.errors import UsageError
+from tracekit.plots import DPI, ERROR, Box, Wanted, defaults, new_figure, place_labels, plain, si, style_of
+from tracekit.roofline_panel import Panel, Point, Roof, panel_of, words_of
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+# Inches. The room to the right holds the names of the roofs, and beyond these the legend.
+_WIDTH, _HEIGHT = 12.5, 8.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 1.2, 3.55, 0.52, 0.65
+_STRIP, _BETWEEN = 1.15, 0.75
+_LINE = 0.17
+_LEGEND = 1.55
+_MOST_PANELS = 8
+_SMALL = 8.0  # points, of most of the text
+_LABELLED_STRIP = 3
+_LEAST_NAMED = 0.002  # of the busy time
+_SPARE = 1.05  # of the width of a label, for viewers that hint text
+_AREA = 2_500.0  # square points of a group that takes all of the time
+_LEAST_AREA = 14.0
+_MOST_STRIP_AREA = 130.0
+_LANES = (0.5, 0.72, 0.28, 0.9, 0.1)
+_Label = tuple[str, float, float, float]  # text; place of what it names, in units of the axes; its radius in pixels
+_DATASHEET, _ACHIEVABLE, _RIDGE = "#222222", "#777777", "#BBBBBB"
+_KINDS = ((True, _DATASHEET, "-"), (False, _ACHIEVABLE, "--"))  # of a limit: is it the datasheet's, and how it is drawn
+
+
+def roofline_figure(result: Result, *, rank: int | None = None, device: int | None = None, labels: int = 10) -> Figure:
+    """The plot of a result of `roofline`, a panel for each device, or for those of one rank or device number.
+
+    labels: groups that are named, those that take most time. Raises UsageError if there is no such device, or more than
+    fit one figure.
+    """
+    panels = _panels(result, rank, device)
+    with defaults():
+        figure = new_figure(_WIDTH, _HEIGHT * max(1, len(panels)))
+        if not panels:
+            reason = plain(result.coverage.reason or "nothing was recorded", 140)
+            figure.text(0.5, 0.5, f"No roofline: {reason}", ha="center", va="center", parse_math=False, wrap=True)
+        for at, panel in enumerate(panels):
+            _draw(figure, panel, _HEIGHT * (len(panels) - 1 - at), labels)
+    return figure
+
+
+def _panels(result: Result, rank: int | None, device: int | None) -> list[Panel]:
+    chosen = [
+        row
+        for row in result.summary
+        if (rank is None or row["rank"] == rank) and (device is None or row["device"] == device)
+    ]
+    if result.summary and not chosen:
+        known = ", ".join(f"rank {row['rank']} device {row['device']}" for row in result.summary)
+        raise UsageError(f"no such device to plot; there are: {known}")
+    if len(chosen) > _MOST_PANELS:
+        raise UsageError(f"{len(chosen)} devices are too many for one plot: choose a rank (--rank 0)")
+    rows = result.table.to_pylist()
+    return [
+        panel_of([row for row in rows if (row["rank"], row["device"]) == (one["rank"], one["device"])], one)
+        for one in chosen
+    ]
+
+
+# ---- a panel ---------------------------------------------------------------------------------------------------------
+
+
+def _draw(figure: Figure, panel: Panel, base: float, labels: int) -> None:
+    """base: inches below the panel."""
+    whole = figure.get_figheight()
+    top = base + _HEIGHT
+    said = [(0.28, panel.title, 12.0, "bold", "black")]
+    said += [(_TOP + _LINE * at, line, 8.5, "normal", "#444444") for at, line in enumerate(panel.caption)]
+    for down, line, size, weight, colour in said:
+        text = figure.text(_LEFT / _WIDTH, (top - down) / whole, line, fontsize=size, fontweight=weight, color=colour)
+        text.set_parse_math(False)
+        text.set_verticalalignment("center")
+    below = _STRIP + _BETWEEN if panel.strip else 0.0
+    above = _TOP + _LINE * len(panel.caption)
+    width = _WIDTH - _LEFT - _RIGHT
+    bottom = base + _BOTTOM
+    main = _axes(figure, (_LEFT, bottom + below, width, _HEIGHT - _BOTTOM - above - below), panel.span_x)
+    _draw_main(main, panel, labels)
+    if panel.strip:
+        _draw_strip(_axes(figure, (_LEFT, bottom, width, _STRIP), panel.span_strip), panel)
+    _legend(main, panel)
+
+
+def _axes(figure: Figure, inches: tuple[float, float, float, float], span: tuple[float, float]) -> Axes:
+    left, bottom, width, height = inches
+    whole = figure.get_figheight()
+    axes = figure.add_axes((left / _WIDTH, bottom / whole, width / _WIDTH, height / whole))
+    axes.set_xscale("log")
+    axes.set_xlim(*span)
+    axes.tick_params(labelsize=_SMALL)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def _draw_main(axes: Axes, panel: Panel, labels: int) -> None:
+    axes.set_yscale("log")
+    axes.set_ylim(*panel.span_y)
+    axes.grid(which="major", color="#EEEEEE", linewidth=0.8)
+    axes.set_xlabel("arithmetic intensity (FLOP per byte of memory)", fontsize=_SMALL + 1)
+    axes.set_ylabel("achieved FLOP/s", fontsize=_SMALL + 1)
+    _say_ticks(axes, "x", "")
+    _say_ticks(axes, "y", "FLOP/s")
+    _draw_roofs(axes, panel)
+    _scatter(axes, panel.points, [point.y for point in panel.points], [_area(point) for point in panel.points])
+    wanted = [*_names_of_lines(panel)]
+    wanted += [(point.label, point.x, point.y, _radius(_area(point))) for point in _named(panel.points, labels)]
+    if not panel.points:
+        axes.text(
+            0.5, 0.5, "no kernel group with FLOPs and bytes", transform=axes.transAxes, ha="center", color="#777777"
+        )
+    lines = [box for one in _lines(panel) for box in _along(axes, one, panel.span_x)]
+    markers = [_around(axes, point.x, point.y, _area(point)) for point in panel.points]
+    _draw_labels(axes, wanted, markers, lines)
+
+
+def _say_ticks(axes: Axes, which: str, unit: str) -> None:
+    """Powers of ten in plain words: Matplotlib's own would be mathematical text."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(base=10, numticks=14))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: si(value, unit) if unit else f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+# ---- roofs -----------------------------------------------------------------------------------------------------------
+
+
+def _draw_roofs(axes: Axes, panel: Panel) -> None:
+    """The lines, their ridges, and in the margin the names of the horizontal ones."""
+    for datasheet, colour, dashes in _KINDS:
+        for xs, ys in _roof_lines(panel, datasheet):
+            axes.plot(xs, ys, color=colour, linestyle=dashes, linewidth=1.3, zorder=2, gid="roof")
+    _name_roofs(axes, panel)
+    for roof, ridge in _ridges(panel):
+        axes.plot([ridge, ridge], [panel.span_y[0], roof.datasheet], color=_RIDGE, linestyle=":", linewidth=1, zorder=1)
+        axes.plot([ridge], [roof.datasheet], color=_DATASHEET, marker="d", markersize=5, zorder=3, gid="ridge")
+
+
+def _ridges(panel: Panel) -> Iterator[tuple[Roof, float]]:
+    """Where each roof meets the memory's: below that intensity, memory is the limit."""
+    if panel.bandwidth is not None:
+        for roof in panel.roofs:
+            yield roof, roof.datasheet / panel.bandwidth.datasheet
+
+
+def _names_of_lines(panel: Panel) -> Iterator[_Label]:
+    """Labels of the sloped line and of the ridges."""
+    if panel.bandwidth is None:
+        return
+    slope = panel.bandwidth.datasheet
+    # Where the sloped line has run through most of the height that it has inside the picture.
+    low = max(panel.span_y[0], slope * panel.span_x[0])
+    high = min([slope * panel.span_x[1], panel.span_y[1], *(roof.datasheet for roof in panel.roofs)])
+    at = math.exp(0.35 * math.log(low) + 0.65 * math.log(high)) if low < high else high
+    yield words_of(panel.bandwidth, "B/s"), at / slope, at, 0.0
+    for roof, ridge in _ridges(panel):
+        yield f"ridge {ridge:.3g} FLOP/B", ridge, roof.datasheet, 6.0
+
+
+def _lines(panel: Panel) -> Iterator[tuple[float, float]]:
+    """Each roof, datasheet and achievable, as its slope and its height, so that labels can keep off it."""
+    for datasheet in (True, False):
+        slope = _height(panel.bandwidth, datasheet) or math.inf
+        heights = [height for roof in panel.roofs if (height := _height(roof, datasheet))]
+        yield from ((slope, height) for height in heights)
+        if slope < math.inf and not heights:
+            yield slope, math.inf
+
+
+def _roof_lines(panel: Panel, datasheet: bool) -> Iterator[tuple[list[float], list[float]]]:
+    """The points of each line: one slope up to the highest ridge; a horizontal for each roof from its own ridge on."""
+    start, end = panel.span_x
+    slope = _height(panel.bandwidth, datasheet)
+    heights = [height for roof in panel.roofs if (height := _height(roof, datasheet)) is not None]
+    if slope is not None:
+        reach = max(heights) / slope if heights else end
+        yield [start, reach], [slope * start, slope * reach]
+    for height in heights:
+        yield [start if slope is None else height / slope, end], [height, height]
+
+
+def _height(roof: Roof | None, datasheet: bool) -> float | None:
+    if roof is None:
+        return None
+    return roof.datasheet if datasheet else roof.achievable
+
+
+def _name_roofs(axes: Axes, panel: Panel) -> None:
+    """In the margin, each at its line, pushed down where two would touch."""
+    lowest = math.inf
+    for roof in panel.roofs:
+        text = axes.text(1.01, 0.0, words_of(roof, "FLOP/s"), transform=axes.transAxes, fontsize=_SMALL, va="center")
+        text.set_gid("label")
+        height = _extent(text).top - _extent(text).bottom
+        middle = min(_pixel(axes, panel.span_x[1], roof.datasheet)[1], lowest - height / 2)
+        lowest = middle - height / 2 - 2
+        text.set_position((1.01, axes.transAxes.inverted().transform((0, middle))[1]))
+
+
+def _along(axes: Axes, line: tuple[float, float], span: tuple[float, float]) -> Iterator[Box]:
+    """Small boxes on a roof."""
+    slope, height = line
+    for at in range(101):
+        x = math.exp(math.log(span[0]) + (math.log(span[1]) - math.log(span[0])) * at / 100)
+        across, up = _pixel(axes, x, min(slope * x, height))
+        yield Box(across - 2, up - 2, across + 2, up + 2)
+
+
+# ---- markers ---------------------------------------------------------------------------------------------------------
+
+
+def _area(point: Point) -> float:
+    return max(_LEAST_AREA, _AREA * point.share)
+
+
+def _radius(area: float) -> float:
+    """Pixels, of a marker of so many square points."""
+    return math.sqrt(area) / 2 * DPI / 72
+
+
+def _scatter(axes: Axes, points: Sequence[Point], heights: Sequence[float], areas: Sequence[float]) -> None:
+    """Large ones first, so that they hide nothing of their category."""
+    for category in dict.fromkeys(point.category for point in points):
+        style = style_of(category)
+        here = [at for at, point in enumerate(points) if point.category == category]
+        drawn = axes.scatter(
+            [points[at].x for at in here],
+            [heights[at] for at in here],
+            s=[areas[at] for at in here],
+            c=style.colour,
+            marker=style.marker,
+            alpha=0.8,
+            edgecolors=[ERROR if points[at].is_error else "#333333" for at in here],
+            linewidths=[2.0 if points[at].is_error else 0.6 for at in here],
+            zorder=4,
+        )
+        drawn.set_gid(f"category-{category}")
+
+
+def _draw_strip(axes: Axes, panel: Panel) -> None:
+    """Groups without FLOPs by bandwidth alone; the height means nothing, it keeps markers apart."""
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    axes.grid(which="major", axis="x", color="#EEEEEE", linewidth=0.8)
+    axes.set_xlabel("achieved bandwidth of groups without FLOPs", fontsize=_SMALL + 1)
+    _say_ticks(axes, "x", "B/s")
+    lines: list[Box] = []
+    for datasheet, colour, dashes in _KINDS:
+        if (limit := _height(panel.bandwidth, datasheet)) is not None:
+            axes.axvline(limit, color=colour, linestyle=dashes, linewidth=1.3, zorder=2)
+            across = _pixel(axes, limit, 0)[0]
+            lines.append(Box(across - 2, axes.bbox.y0, across + 2, axes.bbox.y1))
+    areas = [min(_MOST_STRIP_AREA, _area(point)) for point in panel.strip]
+    heights = _lanes(axes, panel.strip, areas)
+    _scatter(axes, panel.strip, heights, areas)
+    where = list(zip(panel.strip, heights, areas, strict=True))
+    wanted = [
+        (point.label, point.x, height, _radius(area))
+        for point, height, area in where[: len(_named(panel.strip, _LABELLED_STRIP))]
+    ]
+    _draw_labels(axes, wanted, [_around(axes, point.x, height, area) for point, height, area in where], lines)
+
+
+def _lanes(axes: Axes, points: Sequence[Point], areas: Sequence[float]) -> list[float]:
+    """For each the first lane where it touches none; the middle one if there is none."""
+    taken: list[Box] = []
+    heights = []
+    for point, area in zip(points, areas, strict=True):
+        boxes = {lane: _around(axes, point.x, lane, area) for lane in _LANES}
+        lane = next((one for one in _LANES if not any(boxes[one].overlaps(other) for other in taken)), _LANES[0])
+        taken.append(boxes[lane])
+        heights.append(lane)
+    return heights
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+def _draw_labels(
+    axes: Axes,
+    wanted: Sequence[_Label],
+    markers: Sequence[Box],
+    avoided: Sequence[Box],
+) -> None:
+    """Each where there is room, with a line to what it names; none where there is no room."""
+    texts = [
+        axes.text(0, 0, text, transform=axes.transAxes, fontsize=_SMALL - 0.5, linespacing=1.1, parse_math=False)
+        for text, _, _, _ in wanted
+    ]
+    asked = []
+    for text, (_, x, y, radius) in zip(texts, wanted, strict=True):
+        size = _extent(text)
+        asked.append(Wanted((size.right - size.left) * _SPARE, size.top - size.bottom, *_pixel(axes, x, y), radius))
+    inside = axes.bbox
+    area = Box(inside.x0 + 3, inside.y0 + 3, inside.x1 - 3, inside.y1 - 3)
+    for text, one, box in zip(texts, asked, place_labels(asked, area, markers, avoided), strict=True):
+        if box is None:
+            text.remove()
+            continue
+        text.set_gid("label")
+        text.set_verticalalignment("bottom")
+        text.set_position(_share_of(axes, box.left, box.bottom))
+        _draw_leader(axes, one, box)
+
+
+def _draw_leader(axes: Axes, label: Wanted, box: Box) -> None:
+    """From the edge of the marker to the label, unless they touch."""
+    x, y = box.nearest(label.x, label.y)
+    length = math.hypot(x - label.x, y - label.y)
+    if length <= label.radius + 6:
+        return
+    start = label.x + (x - label.x) * label.radius / length, label.y + (y - label.y) * label.radius / length
+    ends = _share_of(axes, *start), _share_of(axes, x, y)
+    axes.plot(*zip(*ends, strict=True), transform=axes.transAxes, color="#888888", linewidth=0.6, zorder=3)
+
+
+def _pixel(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    across, up = axes.transData.transform((x, y))
+    return float(across), float(up)
+
+
+def _share_of(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Pixels as shares of the axes, which hold at any resolution."""
+    across, up = axes.transAxes.inverted().transform((x, y))
+    return float(across), float(up)
+
+
+def _named(points: Sequence[Point], most: int) -> Sequence[Point]:
+    """The first ones that are worth a label."""
+    return [point for point in points[: max(0, most)] if point.share >= _LEAST_NAMED]
+
+
+def _around(axes: Axes, x: float, y: float, area: float) -> Box:
+    """The room of a marker."""
+    across, up = _pixel(axes, x, y)
+    radius = _radius(area)
+    return Box(across - radius, up - radius, across + radius, up + radius)
+
+
+def _extent(text: Text) -> Box:
+    found = text.get_window_extent()
+    return Box(found.x0, found.y0, found.x1, found.y1)
+
+
+# ---- legend ----------------------------------------------------------------------------------------------------------
+
+
+def _legend(axes: Axes, panel: Panel) -> None:
+    from matplotlib.lines import Line2D
+
+    def marker(label: str, shape: str, colour: str, area: float, edge: str = "#333333") -> Line2D:
+        size = math.sqrt(area)
+        return Line2D(
+            [], [], linestyle="", marker=shape, color=colour, markeredgecolor=edge, markersize=size, label=label
+        )
+
+    time: dict[str, float] = {}
+    for point in (*panel.points, *panel.strip):
+        time[point.category] = time.get(point.category, 0.0) + point.share
+    handles: list[Artist] = [
+        marker(plain(name.replace("_", " "), 20), style_of(name).marker, style_of(name).colour, 50)
+        for name in sorted(time, key=lambda one: (-time[one], one))
+    ]
+    handles += [marker(f"{share:.0%} of busy time", "o", "#FFFFFF", _AREA * share) for share in (0.01, 0.05)]
+    if any(point.is_error for point in (*panel.points, *panel.strip)):
+        handles.append(marker("above the roof: error", "o", "#FFFFFF", 50, ERROR))
+    if panel.bandwidth or panel.roofs:
+        handles.append(Line2D([], [], color=_DATASHEET, linewidth=1.3, label="datasheet"))
+    if any(roof and roof.achievable for roof in (panel.bandwidth, *panel.roofs)):
+        handles.append(Line2D([], [], color=_ACHIEVABLE, linestyle="--", linewidth=1.3, label="achievable"))
+    left = 1 + (_LEGEND if panel.roofs else 0.15) / (_WIDTH - _LEFT - _RIGHT)
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(left, 1.0), fontsize=_SMALL, frameon=False, borderaxespad=0
+    )

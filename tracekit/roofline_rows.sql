@@ -1,0 +1,407 @@
+-- Each row of device work with its time, its work by the best evidence, and the least time that this takes on the device.
+
+-- Peaks of the devices. One row for each kind of computing that a device has, and one of math ''. Filled by the Trace
+-- when a query first reads it, from devices.toml, what the trace recorded, and what the user gave.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column spec VARCHAR: row of the device table that it is, NULL if none.
+-- column math VARCHAR: as in op_work; '' for the row with what does not depend on it.
+-- column flops DOUBLE: operations per second at most, by the datasheet.
+-- column achievable_flops DOUBLE: what good kernels reach of it.
+-- column bandwidth DOUBLE: bytes per second of the device's memory, by the datasheet or as recorded.
+-- column achievable_bandwidth DOUBLE: what good kernels reach of it.
+-- column l2_bytes BIGINT: size of its last cache.
+-- column link_bandwidth DOUBLE: bytes per second of its links to other devices.
+-- column pcie_bandwidth DOUBLE: bytes per second to the host, one way.
+-- column sms BIGINT: multiprocessors.
+-- column problem VARCHAR: why there are no peaks, '' if there are.
+CREATE TABLE device_peaks (
+    rank INTEGER NOT NULL,
+    device BIGINT,
+    spec VARCHAR,
+    math VARCHAR NOT NULL,
+    flops DOUBLE,
+    achievable_flops DOUBLE,
+    bandwidth DOUBLE,
+    achievable_bandwidth DOUBLE,
+    l2_bytes BIGINT,
+    link_bandwidth DOUBLE,
+    pcie_bandwidth DOUBLE,
+    sms BIGINT,
+    problem VARCHAR NOT NULL
+);
+
+-- What a device's multiprocessors hold at once, where the trace says.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column sms BIGINT: multiprocessors.
+-- column threads BIGINT: threads of one.
+-- column registers BIGINT: registers of one.
+-- column shared_memory BIGINT: bytes of shared memory of one.
+CREATE MACRO device_limits() AS TABLE
+SELECT
+    rank,
+    device,
+    (properties ->> '$.numSms')::BIGINT AS sms,
+    (properties ->> '$.maxThreadsPerMultiprocessor')::BIGINT AS threads,
+    (properties ->> '$.regsPerMultiprocessor')::BIGINT AS registers,
+    coalesce(
+        properties ->> '$.sharedMemPerMultiprocessor',
+        properties ->> '$.maxSharedMemoryPerMultiProcessor'
+    )::BIGINT AS shared_memory
+FROM devices;
+
+-- Blocks of a kernel by how many run on the device at once: below 1, a part of the device has nothing to do. As far as
+-- threads, registers and shared memory limit them; blocks by multiprocessors where the trace does not say; else NULL.
+-- parameter k STRUCT: a kernel.
+-- parameter d STRUCT: a row of device_limits.
+CREATE MACRO kernel_waves(k, d) AS
+    (k.grid_x * k.grid_y * k.grid_z) / d.sms / coalesce(
+        nullif(
+            least(
+                d.threads // nullif(k.block_x * k.block_y * k.block_z, 0),
+                d.registers // nullif(k.registers * k.block_x * k.block_y * k.block_z, 0),
+                d.shared_memory // nullif(k.shared_memory, 0)
+            ),
+            0
+        ),
+        1
+    );
+
+-- Device rows in the scope with the time that is theirs on their stream. A kernel that is launched before the one before
+-- it has ended (programmatic dependent launch) waits for it: that is not its work's time.
+-- column id BIGINT: the row.
+-- column stream BIGINT: stream.
+-- column dur BIGINT: length within the scope.
+-- column alone_ns BIGINT: the part of it after all earlier work of its stream.
+-- column kept DOUBLE: share of the row that lies in the scope.
+CREATE MACRO stream_segments() AS TABLE
+SELECT
+    id,
+    stream,
+    scope_clip(ts + dur) - scope_clip(ts) AS dur,
+    greatest(0, scope_clip(ts + dur) - scope_clip(greatest(ts, coalesce(stream_until, ts)))) AS alone_ns,
+    coalesce((scope_clip(ts + dur) - scope_clip(ts)) / nullif(dur, 0), 1) AS kept
+FROM (
+    SELECT
+        id,
+        rank,
+        device,
+        stream,
+        step,
+        ts,
+        dur,
+        max(ts + dur) OVER (
+            PARTITION BY rank, device, stream
+            ORDER BY ts, dur DESC, id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS stream_until
+    FROM device_activity
+)
+WHERE in_scope(rank, device, step)
+    AND in_window(ts, dur);
+
+-- The work of device rows by the best evidence there is for each, at most one row each.
+-- column id BIGINT: the row.
+-- column call_id BIGINT: the op that it runs for, NULL if that is not where its work is from.
+-- column evidence VARCHAR: B shapes of its op, C shapes of an op with several kernels, D from elsewhere, G bytes of a copy.
+-- column how VARCHAR: the same in words.
+-- column family VARCHAR: kind of work, as in op_work, as what follows.
+-- column math VARCHAR: what computes.
+-- column flops BIGINT: operations, at least.
+-- column flops_high BIGINT: at most.
+-- column bytes BIGINT: bytes, at least.
+-- column bytes_high BIGINT: at most.
+-- column weight_bytes BIGINT: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes BIGINT: those of keys and values of earlier tokens.
+-- column link_bytes BIGINT: what a collective, or a copy from or to elsewhere, moves over links.
+-- column notes VARCHAR: what was assumed.
+CREATE MACRO row_work() AS TABLE
+WITH lent AS (
+    SELECT
+        name,
+        shape,
+        COLUMNS(* EXCLUDE (name, shape)),
+        'same kernel elsewhere in the trace' AS how
+    FROM lendable_work()
+    WHERE (name, shape) NOT IN (SELECT (name, shape) FROM borrowed_work)
+    UNION ALL BY NAME
+    SELECT
+        *,
+        'capture trace' AS how
+    FROM borrowed_work
+),
+bare AS (
+    SELECT
+        id,
+        name,
+        launch_shape(grid_x, grid_y, grid_z, block_x, block_y, block_z) AS shape
+    FROM kernels
+    WHERE id NOT IN (SELECT id FROM call_work)
+),
+elsewhere AS (
+    SELECT
+        b.id,
+        l.* EXCLUDE (name, shape)
+    FROM bare AS b
+    JOIN lent AS l
+        ON l.name = b.name
+        AND l.shape = b.shape
+)
+SELECT
+    * EXCLUDE (kernels, by_load),
+    CASE WHEN kernels = 1 THEN 'B' ELSE 'C' END AS evidence,
+    CASE WHEN kernels = 1 THEN 'op shapes' ELSE 'op shapes, several kernels' END AS how
+FROM call_work
+UNION ALL BY NAME
+SELECT
+    *,
+    'D' AS evidence
+FROM mapped_work
+WHERE id NOT IN (SELECT id FROM call_work)
+UNION ALL BY NAME
+SELECT
+    *,
+    'D' AS evidence
+FROM elsewhere
+WHERE id NOT IN (SELECT id FROM mapped_work)
+UNION ALL BY NAME
+SELECT
+    id,
+    'G' AS evidence,
+    'bytes copied' AS how,
+    'copy' AS family,
+    '' AS math,
+    0 AS flops,
+    0 AS flops_high,
+    -- On one device a copy reads and writes; to or from elsewhere it passes its memory once, and the link.
+    CASE WHEN kind = 'memcpy' AND copy_kind = 'DtoD' THEN 2 * bytes ELSE bytes END AS bytes,
+    CASE WHEN kind = 'memcpy' AND copy_kind = 'DtoD' THEN 2 * bytes ELSE bytes END AS bytes_high,
+    0 AS weight_bytes,
+    0 AS weight_bits,
+    0 AS kv_bytes,
+    CASE WHEN kind = 'memcpy' AND copy_kind <> 'DtoD' THEN bytes ELSE 0 END AS link_bytes,
+    '' AS notes
+FROM device_activity
+WHERE kind IN ('memcpy', 'memset')
+    AND bytes IS NOT NULL;
+
+-- Measured counters of kernels by name and geometry, if there are any: what kernel_counters has, without those of others.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column name VARCHAR: kernel.
+-- column shape VARCHAR: its geometry.
+-- column measured_bytes BIGINT: from and to memory, of a launch.
+-- column measured_flops DOUBLE: operations of a launch.
+-- column sm_pct DOUBLE: compute throughput in per cent of the peak.
+-- column memory_pct DOUBLE: memory throughput in per cent of the peak.
+-- column ncu_waves DOUBLE: waves.
+CREATE MACRO counted_kernels() AS TABLE
+SELECT
+    rank,
+    device,
+    name,
+    launch_shape(grid_x, grid_y, grid_z, block_x, block_y, block_z) AS shape,
+    dram_bytes AS measured_bytes,
+    CASE
+        WHEN coalesce(tensor_ops, fp16_flops, fp32_flops, fp64_flops) IS NOT NULL
+            THEN coalesce(tensor_ops, 0) + coalesce(fp16_flops, 0) + coalesce(fp32_flops, 0) + coalesce(fp64_flops, 0)
+    END AS measured_flops,
+    sm_throughput_pct AS sm_pct,
+    memory_throughput_pct AS memory_pct,
+    waves_per_sm AS ncu_waves
+FROM kernel_counters
+WHERE ncu_kernel IS NOT NULL;
+
+-- Device rows in the scope with all that the roofline is drawn from. Work is that of the part within the scope.
+-- column id BIGINT: the row.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column step INTEGER: serving step, NULL outside steps.
+-- column kernel VARCHAR: name as recorded.
+-- column op VARCHAR: the op that it runs for.
+-- column shapes VARCHAR: dimensions of its inputs.
+-- column dtypes VARCHAR: their types.
+-- column category VARCHAR: category.
+-- column subcategory VARCHAR: subcategory.
+-- column dur BIGINT: length within the scope.
+-- column alone_ns BIGINT: the part of it after all earlier work of its stream.
+-- column exclusive_ns BIGINT: time that is its alone on the device.
+-- column math VARCHAR: what computes, NULL without operations.
+-- column flops DOUBLE: operations, at least.
+-- column flops_high DOUBLE: at most.
+-- column bytes DOUBLE: bytes of memory, at least.
+-- column bytes_high DOUBLE: at most.
+-- column weight_bytes DOUBLE: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes DOUBLE: those of keys and values of earlier tokens.
+-- column link_bytes DOUBLE: bytes over links.
+-- column memory_ns DOUBLE: least time for the bytes at what is achievable.
+-- column memory_high_ns DOUBLE: for the most bytes.
+-- column compute_ns DOUBLE: least time for the operations.
+-- column compute_high_ns DOUBLE: for the most operations.
+-- column roof_ns DOUBLE: the larger of both.
+-- column roof_high_ns DOUBLE: for the most of both.
+-- column datasheet_ns DOUBLE: as roof_ns, at the peaks of the datasheet.
+-- column evidence VARCHAR: as in roofline.
+-- column how VARCHAR: the same in words.
+-- column notes VARCHAR: what was assumed.
+-- column waves DOUBLE: blocks by how many run at once.
+-- column ncu_class VARCHAR: what ncu's rule says, NULL if it was not measured.
+-- column sm_pct DOUBLE: compute throughput as measured, in per cent of the peak.
+-- column memory_pct DOUBLE: memory throughput as measured.
+-- column over_links BOOLEAN: communication, or a copy from or to elsewhere.
+-- column l2_bytes BIGINT: size of the device's last cache.
+CREATE MACRO work_rows() AS TABLE
+WITH known AS (
+    SELECT
+        b.id,
+        b.rank,
+        b.device,
+        b.step,
+        d.kind,
+        b.name AS kernel,
+        o.name AS op,
+        o.shapes,
+        o.dtypes,
+        b.category,
+        b.subcategory,
+        s.dur,
+        s.alone_ns,
+        s.kept,
+        b.exclusive_ns,
+        w.* EXCLUDE (id, call_id),
+        c.* EXCLUDE (rank, device, name, shape),
+        m.dram_pct,
+        m.tensor_pct,
+        kernel_waves(d, l) AS waves,
+        d.grid_x IS NOT NULL AS has_geometry
+    FROM classified_segments() AS b
+    JOIN device_activity AS d ON d.id = b.id
+    JOIN stream_segments() AS s ON s.id = b.id
+    LEFT JOIN row_work() AS w ON w.id = b.id
+    LEFT JOIN ops AS o ON o.id = coalesce(w.call_id, b.op_id)
+    LEFT JOIN device_limits() AS l
+        ON l.rank = b.rank
+        AND l.device = b.device
+    LEFT JOIN counted_kernels() AS c
+        ON c.rank = b.rank
+        AND c.device IS NOT DISTINCT FROM b.device
+        AND c.name = b.name
+        AND c.shape IS NOT DISTINCT FROM launch_shape(d.grid_x, d.grid_y, d.grid_z, d.block_x, d.block_y, d.block_z)
+    LEFT JOIN kernel_metrics() AS m
+        ON m.rank = b.rank
+        AND m.device IS NOT DISTINCT FROM b.device
+        AND m.name = b.name
+        AND launch_shape(m.grid_x, m.grid_y, m.grid_z, m.block_x, m.block_y, m.block_z)
+            IS NOT DISTINCT FROM launch_shape(d.grid_x, d.grid_y, d.grid_z, d.block_x, d.block_y, d.block_z)
+),
+worked AS (
+    SELECT
+        * EXCLUDE (evidence, how, math, notes, weight_bits, waves),
+        coalesce(ncu_waves, waves) AS waves,
+        CASE
+            -- tf32 has inputs of fp32: whether it was allowed, only the kernel's name tells.
+            WHEN math = 'fp32' AND regexp_matches(kernel, 'tf32|s1688') THEN 'tf32'
+            WHEN math <> '' THEN math
+        END AS of_math,
+        coalesce(weight_bits, 0) AS weight_bits,
+        coalesce(notes, '') AS notes,
+        CASE
+            WHEN sm_pct IS NOT NULL OR measured_bytes IS NOT NULL OR measured_flops IS NOT NULL THEN 'A'
+            WHEN dram_pct IS NOT NULL THEN 'E'
+            WHEN evidence IS NOT NULL THEN evidence
+            WHEN kind = 'kernel' AND has_geometry AND category <> 'other' THEN 'F'
+        END AS evidence,
+        CASE
+            WHEN sm_pct IS NOT NULL OR measured_bytes IS NOT NULL OR measured_flops IS NOT NULL THEN 'Nsight Compute'
+            WHEN dram_pct IS NOT NULL THEN 'metrics of the device'
+            WHEN evidence IS NOT NULL THEN how
+            WHEN kind = 'kernel' AND has_geometry AND category <> 'other' THEN 'name and geometry'
+        END AS how
+    FROM known
+),
+peaks AS (
+    SELECT
+        w.*,
+        q.bandwidth,
+        q.achievable_bandwidth,
+        q.l2_bytes,
+        p.flops AS peak,
+        p.achievable_flops AS achievable_peak,
+        kept * coalesce(measured_flops, w.flops) AS low_flops,
+        kept * coalesce(measured_flops, flops_high) AS high_flops,
+        kept * coalesce(measured_bytes, dram_pct / 100 * q.bandwidth * alone_ns / 1e9, bytes) AS low_bytes,
+        kept * coalesce(measured_bytes, dram_pct / 100 * q.bandwidth * alone_ns / 1e9, bytes_high) AS high_bytes
+    FROM worked AS w
+    LEFT JOIN device_peaks AS q
+        ON q.rank = w.rank
+        AND q.device IS NOT DISTINCT FROM w.device
+        AND q.math = ''
+    LEFT JOIN device_peaks AS p
+        ON p.rank = w.rank
+        AND p.device IS NOT DISTINCT FROM w.device
+        AND p.math = w.of_math
+),
+least_times AS (
+    SELECT
+        *,
+        1e9 * low_bytes / achievable_bandwidth AS memory_ns,
+        1e9 * high_bytes / achievable_bandwidth AS memory_high_ns,
+        CASE WHEN low_flops = 0 THEN 0 ELSE 1e9 * low_flops / achievable_peak END AS shape_compute_ns,
+        CASE WHEN high_flops = 0 THEN 0 ELSE 1e9 * high_flops / achievable_peak END AS shape_compute_high_ns,
+        tensor_pct / 100 * alone_ns AS tensor_ns
+    FROM peaks
+),
+both_times AS (
+    SELECT
+        *,
+        coalesce(CASE WHEN evidence = 'E' THEN tensor_ns END, shape_compute_ns) AS compute_ns,
+        coalesce(CASE WHEN evidence = 'E' THEN tensor_ns END, shape_compute_high_ns) AS compute_high_ns,
+        category = 'communication' OR coalesce(link_bytes, 0) > 0 AS over_links
+    FROM least_times
+)
+SELECT
+    id,
+    rank,
+    device,
+    step,
+    kernel,
+    op,
+    shapes,
+    dtypes,
+    category,
+    subcategory,
+    dur,
+    alone_ns,
+    exclusive_ns,
+    of_math AS math,
+    low_flops AS flops,
+    high_flops AS flops_high,
+    low_bytes AS bytes,
+    high_bytes AS bytes_high,
+    kept * weight_bytes AS weight_bytes,
+    weight_bits,
+    kept * kv_bytes AS kv_bytes,
+    kept * link_bytes AS link_bytes,
+    memory_ns,
+    memory_high_ns,
+    compute_ns,
+    compute_high_ns,
+    CASE WHEN NOT over_links THEN greatest(memory_ns, nullif(compute_ns, 0)) END AS roof_ns,
+    CASE WHEN NOT over_links THEN greatest(memory_high_ns, nullif(compute_high_ns, 0)) END AS roof_high_ns,
+    CASE
+        WHEN NOT over_links
+            THEN greatest(1e9 * low_bytes / bandwidth, CASE WHEN low_flops > 0 THEN 1e9 * low_flops / peak END)
+    END AS datasheet_ns,
+    evidence,
+    how,
+    notes,
+    waves,
+    CASE WHEN evidence = 'A' THEN nullif(ncu_class(sm_pct, memory_pct, waves, 60, 80, 10), 'unknown') END AS ncu_class,
+    sm_pct,
+    memory_pct,
+    over_links,
+    l2_bytes
+FROM both_times;

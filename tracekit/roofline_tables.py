@@ -1,0 +1,120 @@
+"""What the roofline is drawn from, beside the trace's own rows: models of ops, their calls, peaks of the devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.op_call import parse_call
+from tracekit.step_marks import Composition
+from tracekit.work import Work, modelled, work_of
+
+_LARGEST = 2**63 - 1
+_ASKED = pa.schema(
+    [(name, pa.string()) for name in ("name", "shapes", "dtypes", "scalars", "args")] + [("load", pa.list_(pa.int64()))]
+)
+_NUMBERS = ("flops", "flops_high", "bytes", "bytes_high", "weight_bytes", "weight_bits", "kv_bytes", "link_bytes")
+_PARTS = pa.list_(pa.struct([("category", pa.string()), ("flops", pa.int64()), ("bytes", pa.int64())]))
+_WORK = pa.schema(
+    [
+        *_ASKED,
+        ("family", pa.string()),
+        ("math", pa.string()),
+        *((name, pa.int64()) for name in _NUMBERS),
+        ("parts", _PARTS),
+        ("by_load", pa.bool_()),
+        ("notes", pa.string()),
+    ]
+)
+
+_LENT = [("family", pa.string()), ("math", pa.string()), *((name, pa.int64()) for name in _NUMBERS)]
+BORROWED = pa.schema([("name", pa.string()), ("shape", pa.string()), *_LENT, ("notes", pa.string())])
+MAPPED = pa.schema([("id", pa.int64()), *_LENT, ("how", pa.string()), ("notes", pa.string())])
+
+
+def op_models() -> pa.Table:
+    """Rows of op_models."""
+    known = modelled()
+    return pa.table({"name": pa.array(known, pa.string()), "by_load": pa.array(known.values(), pa.bool_())})
+
+
+def model_calls(around: pa.Table, parents: pa.Table) -> pa.Table:
+    """Rows of model_calls: of each innermost op the next one outside that has a model, itself first.
+
+    around: op_id, has_model. parents: id (ascending), parent_id, has_model of all host rows; empty where no op of
+    `around` lacks a model. Ops in none that has one are left out.
+    """
+    start = around["op_id"].to_numpy()
+    found = np.where(around["has_model"].to_numpy(), start, -1)
+    ids = parents["id"].to_numpy()
+    outer = parents["parent_id"].fill_null(-1).to_numpy()
+    good = parents["has_model"].to_numpy()
+    at = np.where(found < 0, start, -1)
+    while (active := np.flatnonzero(at >= 0)).size and ids.size:
+        place = np.minimum(np.searchsorted(ids, at[active]), ids.size - 1)
+        known = ids[place] == at[active]
+        up = np.where(known, outer[place], -1)
+        there = np.minimum(np.searchsorted(ids, up), ids.size - 1)
+        hit = (up >= 0) & (ids[there] == up) & good[there]
+        found[active[hit]] = up[hit]
+        at[active] = np.where(hit, -1, up)
+    chosen = found >= 0
+    return pa.table({"op_id": start[chosen], "call_id": found[chosen]})
+
+
+def op_work(asked: pa.Table) -> pa.Table:
+    """Rows of op_work. asked: name, shapes, dtypes, scalars, args, load of distinct calls."""
+    rows: list[dict[str, Any]] = []
+    for call in asked.select(_ASKED.names).to_pylist():
+        work = _work(call)
+        if work is not None and _fits(work):
+            rows.append(call | _columns(work))
+    return pa.Table.from_pylist(rows, schema=_WORK)
+
+
+def load_of(values: Sequence[int | None]) -> Composition | None:
+    """What step_load wrote, in the order of the fields of Composition; None if it is empty."""
+    return Composition("unknown", *values) if values else None
+
+
+def _work(call: dict[str, Any]) -> Work | None:
+    parsed = parse_call(call["name"], call["shapes"], call["dtypes"], call["scalars"], _strides(call["args"]))
+    return work_of(parsed, load_of(call["load"]))
+
+
+def _strides(args: str) -> str | None:
+    """The strides among the arguments, as JSON."""
+    if "Input Strides" not in args:
+        return None
+    try:
+        found = json.loads(args).get("Input Strides")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _fits(work: Work) -> bool:
+    """Whether the numbers can be true of any tensor: a trace holds what it likes."""
+    numbers = [getattr(work, name) for name in _NUMBERS]
+    numbers += [number for part in work.parts for number in (part.flops, part.bytes)]
+    return all(number <= _LARGEST for number in numbers) and min(work.flops, work.bytes) >= 0
+
+
+def _columns(work: Work) -> dict[str, Any]:
+    numbers = {name: getattr(work, name) for name in _NUMBERS}
+    for name in ("flops", "bytes"):
+        if numbers[f"{name}_high"] < 0:
+            numbers[f"{name}_high"] = numbers[name]
+    parts = [{"category": part.category, "flops": part.flops, "bytes": part.bytes} for part in work.parts]
+    return {
+        "family": work.family,
+        "math": work.math,
+        **numbers,
+        "parts": parts,
+        "by_load": work.by_load,
+        "notes": ", ".join(work.notes),
+    }

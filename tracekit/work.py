@@ -1,0 +1,125 @@
+"""How much must a call of an op compute and move at least? Floating-point operations and compulsory bytes.
+
+    OpCall (op_call.py) + what the step works on -> model of that op (work_*.py) -> Work
+
+Bytes are compulsory: each operand read once, each result written once, whatever caches do beside that. A multiply-add
+is two operations. Where the shapes leave it open (lengths of sequences, routing of experts), the answer is an interval.
+A model that does not know says None, never a guess.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tracekit.op_call import OpCall
+from tracekit.step_marks import Composition
+
+# What computes, as devices.toml names its peaks: matrix units by input type (accumulating in fp32), else fp32 and fp64
+# of the vector units. A matrix product of fp32 inputs is "fp32"; that tf32 was allowed, only the kernel's name tells.
+MATHS = ("fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
+_MODULES = (
+    "work_gemm",
+    "work_quantized",
+    "work_attention",
+    "work_paged",
+    "work_moe",
+    "work_pointwise",
+    "work_norm",
+    "work_conv",
+    "work_index",
+    "work_collective",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one kernel of several does for a call, in the order in which they run. category: as kernels have it."""
+
+    category: str
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call must do at least.
+
+    family: gemm, attention, moe, norm, rope, activation, softmax, elementwise, reduction, quant, dequant, kv_cache,
+    embedding, index, copy, conv, communication, sampling: a category of kernels where there is one of that name.
+    flops, bytes: at least; flops_high, bytes_high: at most, -1 for the same. math: one of MATHS, "" where flops is 0.
+    weight_bytes, kv_bytes: the parts of bytes that are weights of the model, and keys and values of earlier tokens.
+    weight_bits: of a weight as stored, 0 if there are none. link_bytes: what a collective moves over its links, bus
+    bandwidth times time. parts: of a call whose kernels do different things. by_load: the answer depends on what the
+    step works on. notes: what was assumed, a few words each.
+    """
+
+    family: str
+    flops: int
+    bytes: int
+    math: str = ""
+    flops_high: int = -1
+    bytes_high: int = -1
+    weight_bytes: int = 0
+    weight_bits: int = 0
+    kv_bytes: int = 0
+    link_bytes: int = 0
+    parts: tuple[Part, ...] = ()
+    by_load: bool = False
+    notes: tuple[str, ...] = ()
+
+
+Model = Callable[[OpCall], Work | None]
+LoadModel = Callable[[OpCall, Composition | None], Work | None]
+_MODELS: dict[str, Model] = {}
+_LOAD_MODELS: dict[str, LoadModel] = {}
+
+
+def models(*names: str) -> Callable[[Model], Model]:
+    """Register a model for ops by name, without overload: `aten::mm`."""
+
+    def register(model: Model) -> Model:
+        for name in names:
+            if name in _MODELS or name in _LOAD_MODELS:
+                raise ValueError(f"{name} has a model already")
+            _MODELS[name] = model
+        return model
+
+    return register
+
+
+def load_models(*names: str) -> Callable[[LoadModel], LoadModel]:
+    """The same for ops whose work depends on what the step works on: lengths of keys are in no shape. The model gets
+    None where the step's mark does not say.
+    """
+
+    def register(model: LoadModel) -> LoadModel:
+        for name in names:
+            if name in _MODELS or name in _LOAD_MODELS:
+                raise ValueError(f"{name} has a model already")
+            _LOAD_MODELS[name] = model
+        return model
+
+    return register
+
+
+def modelled() -> dict[str, bool]:
+    """Names of ops that have a model, and whether the work of each depends on the step."""
+    _load()
+    return {**dict.fromkeys(_MODELS, False), **dict.fromkeys(_LOAD_MODELS, True)}
+
+
+def work_of(call: OpCall, load: Composition | None = None) -> Work | None:
+    """The work of a call, None if its op has no model or its record lacks what the model needs."""
+    _load()
+    if (by_load := _LOAD_MODELS.get(call.name)) is not None:
+        found = by_load(call, load)
+        return None if found is None else replace(found, by_load=True)
+    model = _MODELS.get(call.name)
+    return None if model is None else model(call)
+
+
+def _load() -> None:
+    for module in _MODULES:
+        importlib.import_module(f"tracekit.{module}")
