@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to say where these categories together take more than the parameter named allows."""
+    """What to say where these categories together take more than the parameter named allows. saves: whether their time
+    is promised as what it could save at most; of what other analyses know more of, they promise it.
+    """
 
     parameter: str
     categories: frozenset[str]
@@ -19,6 +21,7 @@ class Advice:
     remedy: str
     cost: str
     verify: str
+    saves: bool = True
 
 
 SHARES = (
@@ -41,6 +44,7 @@ SHARES = (
         "Compile (torch.compile) or use fused kernels, so that neighbours become one kernel or the end of a GEMM.",
         "Compile time; recompilation where shapes vary.",
         "Same load, this one change: exclusive time of these categories.",
+        saves=False,
     ),
     Advice(
         "memory_share",

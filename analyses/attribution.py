@@ -144,7 +144,7 @@ def _dominating(
             title=said.title.format(share=f"{share:.1%}", where=where),
             detail=f"Mostly {listed}. {said.detail}",
             saving_low_ns=0,
-            saving_high_ns=spent[worst["rank"], worst["device"]],
+            saving_high_ns=spent[worst["rank"], worst["device"]] if said.saves else 0,
             evidence=tuple(row["example"] for row in names[:_NAMED]),
             remedy=said.remedy,
             cost=said.cost,

@@ -20,9 +20,11 @@
 -- column alone_ns BIGINT: the same without what overlaps earlier work of its stream; what rates are taken by.
 -- column exclusive_ns BIGINT: time that is theirs alone on the device; adds up to its busy time.
 -- column math VARCHAR: what computes: bf16, fp8, fp32, ...; NULL without operations.
--- column flops DOUBLE: floating-point operations of all launches, at least.
+-- column flops DOUBLE: floating-point operations of all launches; of an interval those expected.
+-- column flops_low DOUBLE: at least.
 -- column flops_high DOUBLE: at most.
--- column bytes DOUBLE: bytes of memory, at least.
+-- column bytes DOUBLE: bytes of memory, compulsory ones or as measured; of an interval those expected.
+-- column bytes_low DOUBLE: at least.
 -- column bytes_high DOUBLE: at most.
 -- column weight_bytes DOUBLE: those of weights.
 -- column weight_bits BIGINT: bits of a weight as stored, 0 without.
@@ -69,20 +71,21 @@ WITH grouped AS (
         sum(exclusive_ns)::BIGINT AS exclusive_ns,
         math,
         sum(flops) AS flops,
+        sum(flops_low) AS flops_low,
         sum(flops_high) AS flops_high,
         sum(bytes) AS bytes,
+        sum(bytes_low) AS bytes_low,
         sum(bytes_high) AS bytes_high,
         sum(weight_bytes) AS weight_bytes,
         weight_bits,
         sum(kv_bytes) AS kv_bytes,
         sum(link_bytes) AS link_bytes,
         sum(memory_ns) AS memory_ns,
-        sum(memory_high_ns) AS memory_high_ns,
         sum(compute_ns) AS compute_ns,
-        sum(compute_high_ns) AS compute_high_ns,
         sum(roof_ns) AS roof_ns,
         sum(roof_high_ns) AS roof_high_ns,
         sum(datasheet_ns) AS datasheet_ns,
+        sum(certain_ns) AS certain_ns,
         evidence,
         how,
         notes,
@@ -102,13 +105,13 @@ rated AS (
         roof_ns / nullif(alone_ns, 0) AS roof_fraction,
         roof_high_ns / nullif(alone_ns, 0) AS fraction_high,
         datasheet_ns / nullif(alone_ns, 0) AS datasheet_fraction,
+        certain_ns / nullif(alone_ns, 0) AS certain_fraction,
         CASE
             -- Without a peak for its operations, only that it is near the memory's roof can be seen.
             WHEN compute_ns IS NULL THEN CASE WHEN memory_ns >= near_roof * alone_ns THEN 'memory' END
             WHEN memory_ns IS NULL THEN CASE WHEN compute_ns >= near_roof * alone_ns THEN 'compute' END
-            WHEN memory_ns >= memory_compute_ratio * compute_high_ns THEN 'memory'
-            WHEN compute_ns >= memory_compute_ratio * memory_high_ns THEN 'compute'
-            -- Between the two, or the interval of the work holds both.
+            WHEN memory_ns >= memory_compute_ratio * compute_ns THEN 'memory'
+            WHEN compute_ns >= memory_compute_ratio * memory_ns THEN 'compute'
             ELSE 'balanced'
         END AS side,
         CASE WHEN memory_ns >= coalesce(compute_ns, 0) THEN 'memory' ELSE 'compute' END AS larger,
@@ -119,10 +122,10 @@ rated AS (
 judged AS (
     SELECT
         *,
-        CASE WHEN datasheet_fraction > above_roof THEN 'above roof' END AS problem,
+        CASE WHEN certain_fraction > above_roof THEN 'above roof' END AS problem,
         CASE
             WHEN over_links THEN 'communication'
-            WHEN datasheet_fraction > above_roof THEN 'unknown'
+            WHEN certain_fraction > above_roof THEN 'unknown'
             WHEN ncu_class IN ('latency', 'small_grid', 'underused') THEN 'latency'
             WHEN ncu_class IN ('memory', 'compute') THEN ncu_class
             WHEN ncu_class IN ('high_throughput', 'balanced')
@@ -151,8 +154,10 @@ SELECT
     exclusive_ns,
     math,
     flops,
+    flops_low,
     flops_high,
     bytes,
+    bytes_low,
     bytes_high,
     weight_bytes,
     weight_bits,

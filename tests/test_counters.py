@@ -30,7 +30,6 @@ from tests.ncu_tables import (
     write,
 )
 from tracekit.errors import UnknownFormatError
-from tracekit.report_counters import arguments
 from tracekit.text_page import Page
 from tracekit.trace import Trace
 
@@ -276,7 +275,7 @@ def test_sql_over_counters(files: tuple[Path, Path]) -> None:
 def test_where_to_read_more_names_the_files(files: tuple[Path, Path]) -> None:
     path, page = files
     with tracekit.open(path, ncu=[page]) as trace:
-        beside = arguments(trace)
+        beside = list(trace.beside.given)
     assert beside == ["--ncu", str(page)]
     (line,) = Page("t.parquet", (), 200, "#", False, [beside[0], "m.csv"]).more(["counters"])
     assert line.plain == "  in full: tracekit analyze t.parquet counters --ncu m.csv, or --format json"

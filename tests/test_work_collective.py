@@ -7,7 +7,8 @@ import pytest
 from tests.op_calls import call, tensor
 from tracekit.op_call import OpCall
 from tracekit.work import Work, work_of
-from tracekit.work_collective import collective, kind_of, of_parameters
+from tracekit.op_call import Message, OpCall
+from tracekit.work_collective import collective, kind_of, recorded
 
 NO_GROUP = ("group size not recorded",)
 COLLECTIVES: list[tuple[OpCall, Work]] = [
@@ -78,7 +79,9 @@ def test_bus_bandwidth_as_nccl_tests_defines_it() -> None:
     assert collective("allreduce", 800, 800, None) == Work("communication", 0, 1600, notes=NO_GROUP)
     assert collective("broadcast", 800, 800, None) == Work("communication", 0, 1600, link_bytes=800)
     assert collective("allreduce", -1, 800, 8) is None
-    assert of_parameters("all_gather", "BFloat16", 25136, 201088, 8) == Work(
+    message = Message("all_gather", "BFloat16", 25136, 201088, 8)
+    assert recorded(OpCall("record_param_comms", message=message)) == Work(
         "communication", 0, 2 * 9 * 25136, link_bytes=2 * 7 * 25136
     )
-    assert of_parameters("all_gather", "what", 1, 8, 8) is None
+    assert recorded(OpCall("record_param_comms", message=Message("all_gather", "what", 1, 8, 8))) is None
+    assert recorded(OpCall("record_param_comms")) is None

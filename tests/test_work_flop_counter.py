@@ -32,7 +32,6 @@ def operands() -> SimpleNamespace:
         batch=random(3, 6, 8),
         right=random(3, 8, 4),
         one=random(1, 8, 4),
-        vector=random(8),
         image=random(2, 4, 9, 7),
         filters=random(6, 4, 3, 3),
         grouped=random(6, 2, 3, 3),

@@ -58,6 +58,7 @@ PARTS = (
     Part("gemm", 2 * 6 * DOWN, 6 * (32 + 64) * 2 + 2 * DOWN * 2),
 )
 SOME = ("5 of 8 experts if routing is uniform",)  # 8 (1 - (3/4)^3) = 4.6
+FP4: tuple[Argument, ...] = ("uint8 1x32", "int32 1x2", "fp32 1x2", "int64 8x64x4")
 MARLIN: tuple[Argument, ...] = (
     "int32 99",
     "int32 4",
@@ -107,8 +108,8 @@ CALLS: list[tuple[OpCall, Work | None]] = [
             math="fp8",
             bits=8,
             parts=(
-                Part("gemm", 2 * 2 * UP, 2 * (64 + 64) * 2 + 2 * (UP + 8)),
-                Part("gemm", 2 * 2 * DOWN, 2 * (32 + 64) * 2 + 2 * DOWN),
+                Part("gemm", 2 * 2 * UP, 2 * (64 + 64 * 2) + 2 * (UP + 8)),
+                Part("gemm", 2 * 2 * DOWN, 2 * (32 + 64 * 2) + 2 * DOWN),
             ),
         ),
     ),
@@ -134,6 +135,33 @@ CALLS: list[tuple[OpCall, Work | None]] = [
             MOVED,
             most=MOVED + 6 * BOTH,
             flops_high=FLOPS,
+            notes=("experts of other ranks: share of this one not recorded",),
+        ),
+    ),
+    # TensorRT-LLM, fp4 throughout, 16 weights in a word; 2 of tensor parallelism, then 1 or 4 of expert parallelism.
+    (
+        call("trtllm::fused_moe", *FP4[:4], "int64 8x64x2", 15, None, None, 2, 0, 1, 0),
+        work(
+            FLOPS // 3,
+            32 + 64 * 2 + 2 * 2 * 4 + 2 * BOTH // 4,
+            2 * BOTH // 4,
+            math="fp4",
+            bits=4,
+            parts=(
+                Part("gemm", 2 * 2 * UP, 2 * (64 // 2 + 64 * 2) + 2 * UP // 2),
+                Part("gemm", 2 * 2 * DOWN, 2 * (32 // 2 + 64 * 2) + 2 * DOWN // 2),
+            ),
+        ),
+    ),
+    (
+        call("trtllm::fused_moe", *FP4[:4], None, "int64 8x64x2", None, 15, None, None, True, 2, 0, 4, 0),
+        work(
+            0,
+            32 + 64 * 2 + 2 * 2 * 4,
+            most=32 + 64 * 2 + 2 * 2 * 4 + 2 * BOTH // 4,
+            math="fp4",
+            bits=4,
+            flops_high=FLOPS // 3,
             notes=("experts of other ranks: share of this one not recorded",),
         ),
     ),

@@ -187,6 +187,17 @@ CACHED: list[tuple[OpCall, Composition | None, Work | None]] = [
             bytes_high=4 * 32 * 256 * 2 + 4 * 128 * 8 * 256,
         ),
     ),
+    # TensorRT-LLM: queries, keys and values in one row of (32 + 8 + 8) x 128, a window that nothing exceeds.
+    (
+        call("trtllm::attn_custom_op_inplace", "bf16 4x6144", *[None] * 5, 4096, None, None, "0", "bf16 4x4096"),
+        DECODE,
+        work(
+            2 * 100 * 32 * 256,
+            4 * 32 * 256 * 2 + 100 * 8 * 256 * 2,
+            100 * 8 * 256 * 2,
+            notes=("cache type not recorded",),
+        ),
+    ),
     # Latent attention: all heads read one row of 512 + 64 for each key. Prompts multiply keys of 192, values of 128.
     (
         call("vllm::unified_mla_attention_with_output", *MLA),

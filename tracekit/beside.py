@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.counters import Counters
 from tracekit.errors import UsageError
-from tracekit.inputs import PathLike, counters_in, paths_of
+from tracekit.inputs import counters_in
 
 if TYPE_CHECKING:
     from tracekit.device_spec import DeviceSpec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Beside:
     """counters: of Nsight Compute. specs: devices of the user's own tables, in order. peaks: figures that go before all
     tables, by name. captures: traces of the same server with shapes. model: what is served, on tensor_parallel devices.
-    given: the options that name all this, as on the command line. files: those among it.
+    given: the options that name all this, as on the command line.
     """
 
     counters: Counters | None = None
@@ -30,43 +30,54 @@ class Beside:
     model: ModelConfig | None = None
     tensor_parallel: int | None = None
     given: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
 
 
-def read_beside(
-    *,
-    ncu: PathLike | Sequence[PathLike] = (),
-    device_spec: PathLike | Sequence[PathLike] = (),
-    peaks: Mapping[str, float] | None = None,
-    capture_trace: PathLike | Sequence[PathLike] = (),
-    model: PathLike | None = None,
-    tensor_parallel: int | None = None,
-) -> Beside:
-    """All of it, read; a mistake in any is told at once. Raises UsageError, or what the files' readers raise."""
-    from tracekit.device_spec import read_device_specs
-    from tracekit.devices import check_given
-    from tracekit.model_config import read_model_config
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The same as files and figures that are not read yet; each as the parameter of `tracekit.open` of that name."""
 
-    tables, specs, captures = paths_of(ncu), paths_of(device_spec), paths_of(capture_trace)
-    figures = dict(peaks or {})
-    check_given(figures)
-    if tensor_parallel is not None and tensor_parallel < 1:
-        raise UsageError(f"tensor_parallel is {tensor_parallel}; it counts the devices that share a layer, from 1 on")
-    given = [
-        *(word for path in tables for word in ("--ncu", str(path))),
-        *(word for path in specs for word in ("--device-spec", str(path))),
-        *(word for name, value in figures.items() for word in ("--peak", f"{name}={value:g}")),
-        *(word for path in captures for word in ("--capture-trace", str(path))),
-        *(() if model is None else ("--model", str(paths_of(model)[0]))),
-        *(() if tensor_parallel is None else ("--tensor-parallel", str(tensor_parallel))),
-    ]
-    return Beside(
-        counters=counters_in(tables),
-        specs=tuple(spec for path in specs for spec in read_device_specs(path)),
-        peaks=figures,
-        captures=tuple(captures),
-        model=None if model is None else read_model_config(paths_of(model)[0]),
-        tensor_parallel=tensor_parallel,
-        given=tuple(given),
-        files=(*tables, *specs, *captures, *(() if model is None else paths_of(model))),
-    )
+    ncu: tuple[Path, ...] = ()
+    device_spec: tuple[Path, ...] = ()
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    capture_trace: tuple[Path, ...] = ()
+    model: Path | None = None
+    tensor_parallel: int | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that are to be read."""
+        return (*self.ncu, *self.device_spec, *self.capture_trace, *(() if self.model is None else (self.model,)))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """As on the command line."""
+        named: list[tuple[str, object]] = [
+            *(("--ncu", path) for path in self.ncu),
+            *(("--device-spec", path) for path in self.device_spec),
+            *(("--peak", f"{name}={value:g}") for name, value in self.peaks.items()),
+            *(("--capture-trace", path) for path in self.capture_trace),
+            *(() if self.model is None else (("--model", self.model),)),
+            *(() if self.tensor_parallel is None else (("--tensor-parallel", self.tensor_parallel),)),
+        ]
+        return tuple(str(word) for option in named for word in option)
+
+    def read(self) -> Beside:
+        """A mistake in any of it is told at once. Raises UsageError, or what the files' readers raise."""
+        from tracekit.device_spec import read_device_specs
+        from tracekit.devices import check_given
+        from tracekit.model_config import read_model_config
+
+        check_given(self.peaks)
+        if self.tensor_parallel is not None and self.tensor_parallel < 1:
+            raise UsageError(
+                f"tensor parallelism of {self.tensor_parallel}: it counts devices that share a layer, from 1"
+            )
+        return Beside(
+            counters=counters_in(self.ncu),
+            specs=tuple(spec for path in self.device_spec for spec in read_device_specs(path)),
+            peaks=self.peaks,
+            captures=self.capture_trace,
+            model=None if self.model is None else read_model_config(self.model),
+            tensor_parallel=self.tensor_parallel,
+            given=self.options,
+        )

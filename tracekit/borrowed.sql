@@ -1,5 +1,13 @@
 -- What borrowed_work.py and config_work.py are asked with. None is filtered by the scope: a step is matched as a whole.
 
+-- New tokens of a step, NULL where its mark does not say.
+-- parameter s STRUCT: a row of steps.
+CREATE MACRO step_tokens(s) AS CASE
+    WHEN s.phase = 'prefill' THEN s.prefill_tokens + coalesce(s.decode_tokens, 0)
+    WHEN s.phase IN ('decode', 'verify', 'draft') THEN coalesce(s.prefill_tokens, 0) + s.decode_tokens
+    ELSE s.prefill_tokens + s.decode_tokens
+END;
+
 -- Kernels of steps with what the step works on, for config_work.
 -- column id BIGINT: the row.
 -- column rank INTEGER: rank.
@@ -95,11 +103,7 @@ SELECT
     d.ts,
     d.graph_node_id,
     d.name,
-    CASE
-        WHEN s.phase = 'prefill' THEN s.prefill_tokens + coalesce(s.decode_tokens, 0)
-        WHEN s.phase IN ('decode', 'verify', 'draft') THEN coalesce(s.prefill_tokens, 0) + s.decode_tokens
-        ELSE s.prefill_tokens + s.decode_tokens
-    END AS tokens
+    step_tokens(s) AS tokens
 FROM device_activity AS d
 JOIN launches AS l ON l.id = d.launch_id
 LEFT JOIN steps AS s

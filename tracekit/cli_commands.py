@@ -36,7 +36,7 @@ from tracekit.scope import Scope
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tracekit.beside import Beside
+    from tracekit.beside import Given
     from tracekit.trace import Trace
 
 JSON_SCHEMA = 1
@@ -79,7 +79,7 @@ def analyze(
     plot: Path | None,
     force: bool,
     rules: tuple[Path, ...],
-    beside: Beside,
+    beside: Given,
     fail_on: str | None,
     allow_partial: bool,
     step_range: str | None,
@@ -139,7 +139,7 @@ def sql(
     output: Path | None,
     force: bool,
     rules: tuple[Path, ...],
-    beside: Beside,
+    beside: Given,
     allow_partial: bool,
     step_range: str | None,
 ) -> None:

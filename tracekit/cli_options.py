@@ -17,7 +17,7 @@ from tracekit.errors import UsageError
 from tracekit.scope import Scope
 
 if TYPE_CHECKING:
-    from tracekit.beside import Beside
+    from tracekit.beside import Given
     from tracekit.trace import Trace
 
 
@@ -109,18 +109,15 @@ def beside_options(command: Callable[..., None]) -> Callable[..., None]:
         tensor_parallel: int | None,
         **others: object,
     ) -> None:
-        from tracekit.beside import read_beside
-        from tracekit.devices import parse_peak
+        from tracekit.beside import Given
 
-        beside = read_beside(
-            ncu=ncu,
-            device_spec=device_spec,
-            peaks=dict(map(parse_peak, peak)),
-            capture_trace=capture_trace,
-            model=model,
-            tensor_parallel=tensor_parallel,
-        )
-        command(beside=beside, **others)
+        if peak:
+            from tracekit.devices import parse_peak
+
+            peaks = dict(map(parse_peak, peak))
+        else:
+            peaks = {}
+        command(beside=Given(ncu, device_spec, peaks, capture_trace, model, tensor_parallel), **others)
 
     decorated: Callable[..., None] = with_beside
     for option in reversed(_BESIDE):
@@ -134,7 +131,7 @@ def opened_trace(
     rules: tuple[Path, ...],
     allow_partial: bool,
     step_range: str | None,
-    beside: Beside | None = None,
+    beside: Given | None = None,
 ) -> Iterator[Trace]:
     """The trace in a file or in several, with a progress bar while they are read."""
     from tracekit import trace as traces
@@ -143,7 +140,7 @@ def opened_trace(
     with progress_bar() as progress:
         trace = traces.open_beside(
             paths,
-            beside or Beside(),
+            beside.read() if beside else Beside(),
             rules=rules,
             allow_partial=allow_partial,
             progress=progress,

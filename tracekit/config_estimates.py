@@ -125,7 +125,7 @@ def estimate(
         math if flops.high else "",
         flops.high if flops.high != flops.low else -1,
         moved.high if moved.high != moved.low else -1,
-        weights.low if weights else 0,
+        weights.expected if weights else 0,
         weight_bits,
         keys,
         by_load=True,

@@ -355,7 +355,9 @@ def _counts(one: Estimate) -> list[int]:
 def _part(role: Role) -> str:
     if role.slot is not None:
         return role.slot.name if role.kind == "gemm" else f"{role.slot.name}, split K"
-    return role.part if role.kind in ("attention", "norm", "activation") else role.kind
+    if role.kind not in ("attention", "norm", "activation") or role.part in ("all", "hidden", "dense"):
+        return role.kind
+    return f"{role.kind} of {role.part}"
 
 
 def _notes(role: Role, one: Estimate) -> str:

@@ -234,7 +234,7 @@ begun AS (
         w.ts + w.dur AS row_end,
         w.busy_until,
         w.others_until,
-        -- What was running when the row started ends at last_end without a hole: after it there is no row but later ones.
+        -- From the start of the row to last_end there is no hole: all that ran then had begun.
         w.busy_ns - greatest(0, w.last_end - s.begin_ts) AS busy_ns
     FROM samples AS s
     ASOF JOIN work AS w
@@ -360,7 +360,7 @@ WHERE samples >= min_samples;
 -- A value of a range, NULL if it was not counted.
 -- parameter args VARCHAR: the row's arguments.
 -- parameter metric VARCHAR: name of the metric.
-CREATE MACRO range_value(args, metric) AS TRY_CAST(args::JSON ->> ('$."' || metric || '"') AS DOUBLE);
+CREATE MACRO range_value(args, metric) AS TRY_CAST(TRY_CAST(args AS JSON) ->> ('$."' || metric || '"') AS DOUBLE);
 
 -- Floating-point operations of a range outside the tensor pipes: additions + multiplications + 2 times fused, as the
 -- instruction counters of NVIDIA's profilers give them; NULL if one of the three was not counted.

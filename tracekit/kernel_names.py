@@ -74,28 +74,34 @@ def forms_table(names: Sequence[str]) -> pa.Table:
 
 def _end_of_name(text: str) -> int:
     """Where the parameters of a demangled function begin; its length without any."""
-    depth = 0
-    for at, character in enumerate(text):
-        if character == "(" and depth == 0 and at > 0:
-            return at
-        if character in _OPEN:
-            depth += 1
-        elif character in _CLOSE and not (character == ">" and text[at - 1 : at] == "-"):
-            depth -= 1
-    return len(text)
+    outside = _outside(text)
+    return next((at for at, character in enumerate(text) if character == "(" and outside[at] and at > 0), len(text))
 
 
 def _last_outside(text: str, wanted: str) -> int:
     """The last place of a character outside all brackets, -1 if there is none."""
-    depth, found = 0, -1
+    outside = _outside(text)
+    return next((at for at in reversed(range(len(text))) if text[at] == wanted and outside[at]), -1)
+
+
+def _outside(text: str) -> list[bool]:
+    """Of each character, whether it stands outside all brackets; a bracket that opens there does.
+
+    `(8>0)` and `->` close nothing: a `>` ends only a `<` that was opened last.
+    """
+    opened: list[str] = []
+    outside = []
     for at, character in enumerate(text):
+        outside.append(not opened)
         if character in _OPEN:
-            depth += 1
-        elif character in _CLOSE and not (character == ">" and text[at - 1 : at] == "-"):
-            depth -= 1
-        elif character == wanted and depth == 0:
-            found = at
-    return found
+            opened.append(character)
+        elif character == ">":
+            if opened and opened[-1] == "<" and text[at - 1 : at] != "-":
+                opened.pop()
+        elif character in _CLOSE and (match := _OPEN[_CLOSE.index(character)]) in opened:
+            while opened.pop() != match:
+                continue
+    return outside
 
 
 def _spelt(text: str) -> str:

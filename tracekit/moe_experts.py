@@ -1,8 +1,8 @@
 """Which experts does a call touch, and what do their weights weigh? What the models of work_moe.py have in common.
 
 Which experts are touched is in the data, not in the shapes. `bytes` counts the fewest possible (all tokens choose the
-same experts), `bytes_high` the most (min(experts, rows)); a note says how many uniform routing would touch,
-E (1 - (1 - k/E)^T): real routing touches fewer. So `bytes` is a floor that may lie far below the truth, never above it.
+same experts), `bytes_high` the most (min(experts, rows)), `bytes_expected` as many as uniform routing would touch,
+E (1 - (1 - k/E)^T); weight_bytes are those. Real routing touches fewer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tracekit.work import Part, Work
 INTEGERS = ("int32", "int64")
 FLOATS = {"fp64": "fp64_matrix", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _FP8 = ("fp8_e4m3", "fp8_e5m2")
-_PACKED = ("uint8", "int8", "int32", "uint32", "fp4x2")
+TWO_IN_A_BYTE = ("uint8", "fp4x2")  # as activations of fp4 are kept
+_PACKED = (*TWO_IN_A_BYTE, "int8", "int32", "uint32", "int64")
 
 
 def expected_experts(experts: int, chosen: int, tokens: int) -> float:
@@ -48,6 +49,11 @@ class Routing:
     def most(self) -> int:
         """Experts touched at most."""
         return min(self.experts, self.rows)
+
+    @property
+    def likely(self) -> float:
+        """Experts touched if routing is uniform; the fewest where that cannot be said."""
+        return self.fewest if self.partial else expected_experts(self.experts, self.chosen, self.tokens)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -115,7 +121,7 @@ def math_of_experts(activation: Tensor, weight: Tensor, bits: int) -> str | None
     """
     if weight.dtype in _FP8:
         return "fp8"
-    if bits == 4 and activation.dtype in ("fp4x2", "uint8"):
+    if bits == 4 and activation.dtype in TWO_IN_A_BYTE:
         return "fp4"
     if activation.dtype in _FP8:
         return "fp8"
@@ -140,8 +146,9 @@ def experts_work(
         low,
         math if flops else "",
         flops_high=flops if routing.partial else -1,
+        bytes_expected=moved + round(routing.likely * each),
         bytes_high=-1 if high == low else high,
-        weight_bytes=routing.fewest * each,
+        weight_bytes=round(routing.likely * each),
         weight_bits=max(one.bits for one in projections),
         parts=parts,
         notes=routing.notes,

@@ -85,11 +85,27 @@ Argument = Tensor | tuple[Tensor, ...] | int | float | bool | str | tuple[int, .
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """What PyTorch notes of a collective: its kind (`allreduce`), type (`BFloat16`), elements of a rank, ranks."""
+
+    collective: str
+    dtype: str
+    elements_in: int
+    elements_out: int
+    group_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OpCall:
-    """One call: the op's name without overload (`aten::add`), and its arguments by place, None where not known."""
+    """One call: the op's name without overload (`aten::add`), and its arguments by place, None where not known.
+
+    kernel: name of a kernel that it launched, "" where that was not asked for. message: of a collective.
+    """
 
     name: str
     args: tuple[Argument, ...] = ()
+    kernel: str = ""
+    message: Message | None = None
 
     def tensor(self, at: int) -> Tensor | None:
         """The tensor at this place, None if there is none, or its dimensions were not recorded."""
@@ -117,7 +133,16 @@ class OpCall:
         return found if isinstance(found, bool) else None
 
 
-def parse_call(name: str, shapes: str | None, dtypes: str | None, scalars: str | None, strides: str | None) -> OpCall:
+def parse_call(
+    name: str,
+    shapes: str | None,
+    dtypes: str | None,
+    scalars: str | None,
+    strides: str | None,
+    *,
+    kernel: str = "",
+    message: Message | None = None,
+) -> OpCall:
     """A call from the columns `name`, `shapes`, `dtypes`, `scalars` and the `Input Strides` of `args`, all JSON lists.
 
     What cannot be understood is None: a model that needs it then has no answer. Never raises for what a trace holds.
@@ -126,7 +151,7 @@ def parse_call(name: str, shapes: str | None, dtypes: str | None, scalars: str |
     values, steps = _list(scalars), _list(strides)
     count = max(len(dims), len(types), len(values))
     args = tuple(_argument(_at(dims, k), _at(types, k), _at(values, k), _at(steps, k)) for k in range(count))
-    return OpCall(name, args)
+    return OpCall(name, args, kernel, message)
 
 
 def _list(text: str | None) -> list[Any]:

@@ -18,7 +18,7 @@ CREATE TABLE model_calls (
     call_id BIGINT NOT NULL
 );
 
--- What model_calls is made from: innermost ops around launches of device work.
+-- What model_calls is made from: innermost ops around launches of device work, those that a graph captured, too.
 -- column op_id BIGINT: the op.
 -- column has_model BOOLEAN: it has a model itself.
 CREATE MACRO work_around() AS TABLE
@@ -27,7 +27,8 @@ SELECT
     m.name IS NOT NULL AS has_model
 FROM ops AS o
 LEFT JOIN op_models AS m ON m.name = o.name
-WHERE o.id IN (SELECT op_id FROM device_activity WHERE op_id IS NOT NULL);
+WHERE o.id IN (SELECT op_id FROM device_activity WHERE op_id IS NOT NULL)
+    OR o.id IN (SELECT op_id FROM capture_calls() WHERE starts AND op_id IS NOT NULL);
 
 -- What a step works on, as one value.
 -- parameter s STRUCT: a row of steps.
@@ -51,8 +52,17 @@ CREATE MACRO step_load(s) AS [
 -- column dtypes VARCHAR: types.
 -- column scalars VARCHAR: scalars.
 -- column args VARCHAR: strides, and what else was recorded.
+-- column beside VARCHAR: what no argument tells: of a join of tensors the name of its kernel, of a collective its message.
 -- column load BIGINT[]: what its step works on (step_load), [] where the model does not ask, or nobody knows.
 CREATE MACRO asked_calls() AS TABLE
+WITH joins AS (
+    SELECT
+        op_id,
+        min(name) AS kernel
+    FROM kernels
+    WHERE op_id IN (SELECT id FROM ops WHERE name IN ('aten::cat', 'aten::concat', 'aten::_cat', 'aten::stack'))
+    GROUP BY op_id
+)
 SELECT
     o.id AS call_id,
     o.name,
@@ -60,9 +70,18 @@ SELECT
     coalesce(o.dtypes, '') AS dtypes,
     coalesce(o.scalars, '') AS scalars,
     coalesce(o.args, '') AS args,
+    coalesce(
+        j.kernel,
+        CASE
+            WHEN o.collective IS NOT NULL
+                THEN json_array(o.collective, o.comm_dtype, o.elements_in, o.elements_out, o.group_size)::VARCHAR
+        END,
+        ''
+    ) AS beside,
     CASE WHEN m.by_load AND s.step IS NOT NULL THEN step_load(s) ELSE [] END AS load
 FROM ops AS o
 JOIN op_models AS m ON m.name = o.name
+LEFT JOIN joins AS j ON j.op_id = o.id
 LEFT JOIN steps AS s
     ON s.rank = o.rank
     AND s.step = o.step
@@ -71,16 +90,19 @@ WHERE o.id IN (SELECT call_id FROM model_calls);
 -- Work of calls, by all that it depends on: computed once for all that are alike. Filled by the Trace when a query first
 -- reads it, from asked_calls(), without those that their model could not tell.
 -- column name VARCHAR: name of the op.
--- column shapes VARCHAR: as in asked_calls, as the next four.
+-- column shapes VARCHAR: as in asked_calls, as the next five.
 -- column dtypes VARCHAR: types.
 -- column scalars VARCHAR: scalars.
 -- column args VARCHAR: other arguments.
+-- column beside VARCHAR: what no argument tells.
 -- column load BIGINT[]: what the step works on.
 -- column family VARCHAR: what kind of work, as Work in work.py, as all that follows.
 -- column math VARCHAR: what computes; '' without operations.
 -- column flops BIGINT: operations, at least.
+-- column flops_expected BIGINT: if routing is even and sequences are equally long.
 -- column flops_high BIGINT: at most.
 -- column bytes BIGINT: bytes, at least.
+-- column bytes_expected BIGINT: if routing is even and sequences are equally long.
 -- column bytes_high BIGINT: at most.
 -- column weight_bytes BIGINT: those of weights.
 -- column weight_bits BIGINT: bits of a weight.
@@ -95,12 +117,15 @@ CREATE TABLE op_work (
     dtypes VARCHAR NOT NULL,
     scalars VARCHAR NOT NULL,
     args VARCHAR NOT NULL,
+    beside VARCHAR NOT NULL,
     load BIGINT[] NOT NULL,
     family VARCHAR NOT NULL,
     math VARCHAR NOT NULL,
     flops BIGINT NOT NULL,
+    flops_expected BIGINT NOT NULL,
     flops_high BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
+    bytes_expected BIGINT NOT NULL,
     bytes_high BIGINT NOT NULL,
     weight_bytes BIGINT NOT NULL,
     weight_bits BIGINT NOT NULL,
@@ -130,8 +155,10 @@ CREATE MACRO part_of(whole, share) AS CASE WHEN share = 1 THEN whole ELSE floor(
 -- column family VARCHAR: as in op_work, as what follows; numbers are those of this kernel.
 -- column math VARCHAR: what computes.
 -- column flops BIGINT: operations, at least.
+-- column flops_expected BIGINT: if routing is even and sequences are equally long.
 -- column flops_high BIGINT: at most.
 -- column bytes BIGINT: bytes, at least.
+-- column bytes_expected BIGINT: if routing is even and sequences are equally long.
 -- column bytes_high BIGINT: at most.
 -- column weight_bytes BIGINT: those of weights.
 -- column weight_bits BIGINT: bits of a weight.
@@ -143,12 +170,13 @@ CREATE MACRO op_kernels() AS TABLE
 WITH called AS (
     SELECT
         k.id,
+        k.name,
         k.ts,
         k.dur,
         m.call_id,
         coalesce(c.category, 'other') AS category,
         coalesce(c.subcategory, '') AS subcategory,
-        w.* EXCLUDE (name, shapes, dtypes, scalars, args, load)
+        w.* EXCLUDE (name, shapes, dtypes, scalars, args, beside, load)
     FROM kernels AS k
     JOIN model_calls AS m ON m.op_id = k.op_id
     JOIN asked_calls() AS a ON a.call_id = m.call_id
@@ -158,6 +186,7 @@ WITH called AS (
         AND w.dtypes = a.dtypes
         AND w.scalars = a.scalars
         AND w.args = a.args
+        AND w.beside = a.beside
         AND w.load = a.load
     JOIN ops AS o ON o.id = k.op_id
     LEFT JOIN kernel_classes AS c
@@ -182,8 +211,10 @@ chosen AS (
         *,
         count(*) FILTER (is_of_family) OVER (PARTITION BY call_id) AS of_family
     FROM cast_by_role
-    -- Without a kernel of the family (its name may be in no rule), all share it that do not stand beside.
-    QUALIFY is_of_family OR (of_family = 0 AND NOT is_beside(subcategory))
+    -- Without a kernel of the family (its name may be in no rule), all share it that do not stand beside. Where a model
+    -- counts all keys as it knows of no window, a kernel that says it has one gets nothing.
+    QUALIFY (is_of_family OR (of_family = 0 AND NOT is_beside(subcategory)))
+        AND NOT (contains(notes, 'window not recorded') AND regexp_matches(name, 'Sliding|sliding|_swa_|Window'))
 ),
 placed AS (
     SELECT
@@ -210,9 +241,11 @@ SELECT
     family,
     math,
     coalesce(part.flops, part_of(flops, share)) AS flops,
+    coalesce(part.flops, part_of(flops_expected, share)) AS flops_expected,
     coalesce(part.flops, part_of(flops_high, share)) AS flops_high,
     coalesce(part.bytes, part_of(bytes, share)) AS bytes,
-    coalesce(part.bytes, part_of(bytes_high, share)) AS bytes_high,
+    part_of(bytes_expected, of_bytes) AS bytes_expected,
+    part_of(bytes_high, of_bytes) AS bytes_high,
     part_of(weight_bytes, of_bytes) AS weight_bytes,
     weight_bits,
     part_of(kv_bytes, of_bytes) AS kv_bytes,
@@ -229,8 +262,10 @@ CREATE TABLE call_work (
     family VARCHAR NOT NULL,
     math VARCHAR NOT NULL,
     flops BIGINT NOT NULL,
+    flops_expected BIGINT NOT NULL,
     flops_high BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
+    bytes_expected BIGINT NOT NULL,
     bytes_high BIGINT NOT NULL,
     weight_bytes BIGINT NOT NULL,
     weight_bits BIGINT NOT NULL,
@@ -240,45 +275,18 @@ CREATE TABLE call_work (
     notes VARCHAR NOT NULL
 );
 
--- Work that a kernel's name and geometry stand for, whoever launched it: lent by the kernels of a trace that was recorded
--- while graphs were captured, or without graphs (`--capture-trace`). Filled by the Trace when a query first reads it.
--- column name VARCHAR: kernel.
--- column shape VARCHAR: its geometry (launch_shape).
--- column family VARCHAR: as in op_work, as what follows.
--- column math VARCHAR: what computes.
--- column flops BIGINT: operations, at least.
--- column flops_high BIGINT: at most.
--- column bytes BIGINT: bytes, at least.
--- column bytes_high BIGINT: at most.
--- column weight_bytes BIGINT: those of weights.
--- column weight_bits BIGINT: bits of a weight.
--- column kv_bytes BIGINT: those of keys and values of earlier tokens.
--- column link_bytes BIGINT: what a collective moves over its links.
--- column notes VARCHAR: what was assumed.
-CREATE TABLE borrowed_work (
-    name VARCHAR NOT NULL,
-    shape VARCHAR NOT NULL,
-    family VARCHAR NOT NULL,
-    math VARCHAR NOT NULL,
-    flops BIGINT NOT NULL,
-    flops_high BIGINT NOT NULL,
-    bytes BIGINT NOT NULL,
-    bytes_high BIGINT NOT NULL,
-    weight_bytes BIGINT NOT NULL,
-    weight_bits BIGINT NOT NULL,
-    kv_bytes BIGINT NOT NULL,
-    link_bytes BIGINT NOT NULL,
-    notes VARCHAR NOT NULL
-);
-
--- Work of single kernels that no op around them tells: from the launches of a capture in order (`--capture-trace`), or
--- from the shape of the model and the load of the step (`--model`). Filled by the Trace when a query first reads it.
+-- Work of kernels that no op around them tells: lent by the same kernels elsewhere in the trace, or by another trace
+-- (`--capture-trace`), or from the sizes of the model and the load of the step (`--model`). Filled by the Trace when a
+-- query first reads it.
 -- column id BIGINT: the kernel.
+-- column part VARCHAR: the op that lent it, or the part of the model that it is.
 -- column family VARCHAR: as in op_work, as what follows.
 -- column math VARCHAR: what computes.
 -- column flops BIGINT: operations, at least.
+-- column flops_expected BIGINT: if routing is even and sequences are equally long.
 -- column flops_high BIGINT: at most.
 -- column bytes BIGINT: bytes, at least.
+-- column bytes_expected BIGINT: if routing is even and sequences are equally long.
 -- column bytes_high BIGINT: at most.
 -- column weight_bytes BIGINT: those of weights.
 -- column weight_bits BIGINT: bits of a weight.
@@ -288,11 +296,14 @@ CREATE TABLE borrowed_work (
 -- column notes VARCHAR: what was assumed.
 CREATE TABLE mapped_work (
     id BIGINT NOT NULL,
+    part VARCHAR NOT NULL,
     family VARCHAR NOT NULL,
     math VARCHAR NOT NULL,
     flops BIGINT NOT NULL,
+    flops_expected BIGINT NOT NULL,
     flops_high BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
+    bytes_expected BIGINT NOT NULL,
     bytes_high BIGINT NOT NULL,
     weight_bytes BIGINT NOT NULL,
     weight_bits BIGINT NOT NULL,
@@ -302,28 +313,108 @@ CREATE TABLE mapped_work (
     notes VARCHAR NOT NULL
 );
 
--- Work by name and geometry that all kernels of a trace with a call around them agree in. Work that depends on what the
--- step works on is not lent, nor what several kernels share by their time.
--- The columns are those of borrowed_work.
-CREATE MACRO lendable_work() AS TABLE
+-- Kernels that have the work of one op call to themselves, for borrowed_work.lendable.
+-- column name VARCHAR: kernel.
+-- column grid_x BIGINT: its geometry, as the next five.
+-- column grid_y BIGINT: blocks.
+-- column grid_z BIGINT: blocks.
+-- column block_x BIGINT: threads.
+-- column block_y BIGINT: threads.
+-- column block_z BIGINT: threads.
+-- column tokens BIGINT: new tokens of the step, NULL where not known.
+-- column by_load BOOLEAN: the work depends on what the step works on.
+-- column work BIGINT: number of the work, the same for equal work of ops of one name.
+-- column part VARCHAR: the op.
+-- column family VARCHAR: as in op_work, as all that follows.
+-- column math VARCHAR: what computes.
+-- column flops BIGINT: operations, at least.
+-- column flops_expected BIGINT: expected.
+-- column flops_high BIGINT: at most.
+-- column bytes BIGINT: bytes, at least.
+-- column bytes_expected BIGINT: expected.
+-- column bytes_high BIGINT: at most.
+-- column weight_bytes BIGINT: those of weights.
+-- column weight_bits BIGINT: bits of a weight.
+-- column kv_bytes BIGINT: those of keys and values of earlier tokens.
+-- column link_bytes BIGINT: what a collective moves over its links.
+-- column notes VARCHAR: what was assumed.
+CREATE MACRO lending_kernels() AS TABLE
 SELECT
     k.name,
-    launch_shape(k.grid_x, k.grid_y, k.grid_z, k.block_x, k.block_y, k.block_z) AS shape,
-    any_value(w.family) AS family,
-    any_value(w.math) AS math,
-    any_value(w.flops) AS flops,
-    any_value(w.flops_high) AS flops_high,
-    any_value(w.bytes) AS bytes,
-    any_value(w.bytes_high) AS bytes_high,
-    any_value(w.weight_bytes) AS weight_bytes,
-    any_value(w.weight_bits) AS weight_bits,
-    any_value(w.kv_bytes) AS kv_bytes,
-    any_value(w.link_bytes) AS link_bytes,
-    any_value(w.notes) AS notes
+    k.grid_x,
+    k.grid_y,
+    k.grid_z,
+    k.block_x,
+    k.block_y,
+    k.block_z,
+    step_tokens(s) AS tokens,
+    w.by_load,
+    dense_rank() OVER (ORDER BY o.name, w.family, w.math, w.flops, w.flops_high, w.bytes, w.bytes_high, w.notes) AS work,
+    o.name AS part,
+    w.* EXCLUDE (id, call_id, kernels, by_load)
 FROM call_work AS w
 JOIN kernels AS k ON k.id = w.id
-WHERE NOT w.by_load
-    AND k.grid_x IS NOT NULL
-GROUP BY ALL
-HAVING count(DISTINCT (w.family, w.math, w.flops, w.bytes)) = 1
-    AND max(w.kernels) = 1;
+JOIN ops AS o ON o.id = w.call_id
+LEFT JOIN steps AS s
+    ON s.rank = k.rank
+    AND s.step = k.step
+WHERE w.kernels = 1
+    AND k.grid_x IS NOT NULL;
+
+-- Kernels without an op that tells their work, for borrowed_work.borrowed.
+-- column id BIGINT: the kernel.
+-- column name VARCHAR: its name.
+-- column grid_x BIGINT: its geometry, as the next five.
+-- column grid_y BIGINT: blocks.
+-- column grid_z BIGINT: blocks.
+-- column block_x BIGINT: threads.
+-- column block_y BIGINT: threads.
+-- column block_z BIGINT: threads.
+-- column tokens BIGINT: new tokens of the step, NULL where not known.
+CREATE MACRO bare_kernels() AS TABLE
+SELECT
+    k.id,
+    k.name,
+    k.grid_x,
+    k.grid_y,
+    k.grid_z,
+    k.block_x,
+    k.block_y,
+    k.block_z,
+    step_tokens(s) AS tokens
+FROM kernels AS k
+LEFT JOIN steps AS s
+    ON s.rank = k.rank
+    AND s.step = k.step
+WHERE k.grid_x IS NOT NULL
+    AND k.id NOT IN (SELECT id FROM call_work);
+
+-- Launches that graphs captured, as capture_calls has them, with the op that tells the work of each.
+-- The columns are those of capture_calls, and of asked_calls as strings, NULL where no op tells; and:
+-- column launched BIGINT: launches for that op.
+CREATE MACRO captured_calls() AS TABLE
+SELECT
+    c.*,
+    a.name AS op_name,
+    a.shapes,
+    a.dtypes,
+    a.scalars,
+    a.args,
+    a.beside,
+    count(*) FILTER (c.starts) OVER (PARTITION BY m.call_id) AS launched
+FROM capture_calls() AS c
+LEFT JOIN model_calls AS m ON m.op_id = c.op_id
+LEFT JOIN asked_calls() AS a ON a.call_id = m.call_id;
+
+-- Loads of the steps of replayed kernels.
+-- column id BIGINT: the kernel.
+-- column load BIGINT[]: step_load of its step, [] outside steps.
+CREATE MACRO replayed_loads() AS TABLE
+SELECT
+    r.id,
+    CASE WHEN s.step IS NULL THEN [] ELSE step_load(s) END AS load
+FROM replayed_rows() AS r
+JOIN kernels AS k ON k.id = r.id
+LEFT JOIN steps AS s
+    ON s.rank = k.rank
+    AND s.step = k.step;

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tracekit import roofline_tables
 from tracekit.devices import Peaks, peaks_of, peaks_table
 from tracekit.footer import DeviceInfo
+from tracekit.roofline_lend import mapped_work
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -25,18 +26,18 @@ _PARENTS = """
     WHERE e.pid IS NOT NULL
     ORDER BY e.id
 """
-_ASKED = "SELECT DISTINCT name, shapes, dtypes, scalars, args, load FROM asked_calls()"
+_OPS = "SELECT DISTINCT name FROM ops"
+_ASKED = "SELECT DISTINCT name, shapes, dtypes, scalars, args, beside, load FROM asked_calls()"
 
 
 def roofline_fillers(trace: Trace) -> Mapping[str, Callable[[], pa.Table | str]]:
     """What fills each table, by its name: rows, or the query that has them."""
     return {
-        "op_models": roofline_tables.op_models,
+        "op_models": lambda: roofline_tables.op_models(trace.sql(_OPS)["name"].to_pylist()),
         "model_calls": lambda: _model_calls(trace),
         "op_work": lambda: roofline_tables.op_work(trace.sql(_ASKED)),
         "call_work": lambda: "FROM op_kernels()",
-        "borrowed_work": roofline_tables.BORROWED.empty_table,
-        "mapped_work": roofline_tables.MAPPED.empty_table,
+        "mapped_work": lambda: mapped_work(trace),
         "device_peaks": lambda: peaks_table(_devices(trace), specs=trace.beside.specs, given=trace.beside.peaks),
     }
 

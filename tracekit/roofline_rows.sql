@@ -108,9 +108,12 @@ WHERE in_scope(rank, device, step)
 -- column how VARCHAR: the same in words.
 -- column family VARCHAR: kind of work, as in op_work, as what follows.
 -- column math VARCHAR: what computes.
+-- column part VARCHAR: the op, or the part of the model, that its work is from if not its own op's; NULL otherwise.
 -- column flops BIGINT: operations, at least.
+-- column flops_expected BIGINT: as in op_work.
 -- column flops_high BIGINT: at most.
 -- column bytes BIGINT: bytes, at least.
+-- column bytes_expected BIGINT: as in op_work.
 -- column bytes_high BIGINT: at most.
 -- column weight_bytes BIGINT: those of weights.
 -- column weight_bits BIGINT: bits of a weight.
@@ -118,37 +121,6 @@ WHERE in_scope(rank, device, step)
 -- column link_bytes BIGINT: what a collective, or a copy from or to elsewhere, moves over links.
 -- column notes VARCHAR: what was assumed.
 CREATE MACRO row_work() AS TABLE
-WITH lent AS (
-    SELECT
-        name,
-        shape,
-        COLUMNS(* EXCLUDE (name, shape)),
-        'same kernel elsewhere in the trace' AS how
-    FROM lendable_work()
-    WHERE (name, shape) NOT IN (SELECT (name, shape) FROM borrowed_work)
-    UNION ALL BY NAME
-    SELECT
-        *,
-        'capture trace' AS how
-    FROM borrowed_work
-),
-bare AS (
-    SELECT
-        id,
-        name,
-        launch_shape(grid_x, grid_y, grid_z, block_x, block_y, block_z) AS shape
-    FROM kernels
-    WHERE id NOT IN (SELECT id FROM call_work)
-),
-elsewhere AS (
-    SELECT
-        b.id,
-        l.* EXCLUDE (name, shape)
-    FROM bare AS b
-    JOIN lent AS l
-        ON l.name = b.name
-        AND l.shape = b.shape
-)
 SELECT
     * EXCLUDE (kernels, by_load),
     CASE WHEN kernels = 1 THEN 'B' ELSE 'C' END AS evidence,
@@ -162,21 +134,17 @@ FROM mapped_work
 WHERE id NOT IN (SELECT id FROM call_work)
 UNION ALL BY NAME
 SELECT
-    *,
-    'D' AS evidence
-FROM elsewhere
-WHERE id NOT IN (SELECT id FROM mapped_work)
-UNION ALL BY NAME
-SELECT
     id,
     'G' AS evidence,
     'bytes copied' AS how,
     'copy' AS family,
     '' AS math,
     0 AS flops,
+    0 AS flops_expected,
     0 AS flops_high,
     -- On one device a copy reads and writes; to or from elsewhere it passes its memory once, and the link.
     CASE WHEN kind = 'memcpy' AND copy_kind = 'DtoD' THEN 2 * bytes ELSE bytes END AS bytes,
+    CASE WHEN kind = 'memcpy' AND copy_kind = 'DtoD' THEN 2 * bytes ELSE bytes END AS bytes_expected,
     CASE WHEN kind = 'memcpy' AND copy_kind = 'DtoD' THEN 2 * bytes ELSE bytes END AS bytes_high,
     0 AS weight_bytes,
     0 AS weight_bits,
@@ -229,9 +197,11 @@ WHERE ncu_kernel IS NOT NULL;
 -- column alone_ns BIGINT: the part of it after all earlier work of its stream.
 -- column exclusive_ns BIGINT: time that is its alone on the device.
 -- column math VARCHAR: what computes, NULL without operations.
--- column flops DOUBLE: operations, at least.
+-- column flops DOUBLE: operations: where it is an interval, those expected.
+-- column flops_low DOUBLE: at least.
 -- column flops_high DOUBLE: at most.
--- column bytes DOUBLE: bytes of memory, at least.
+-- column bytes DOUBLE: bytes of memory, as exact.
+-- column bytes_low DOUBLE: at least.
 -- column bytes_high DOUBLE: at most.
 -- column weight_bytes DOUBLE: those of weights.
 -- column weight_bits BIGINT: bits of a weight.
@@ -244,6 +214,7 @@ WHERE ncu_kernel IS NOT NULL;
 -- column roof_ns DOUBLE: the larger of both.
 -- column roof_high_ns DOUBLE: for the most of both.
 -- column datasheet_ns DOUBLE: as roof_ns, at the peaks of the datasheet.
+-- column certain_ns DOUBLE: the same for the least work that it can be.
 -- column evidence VARCHAR: as in roofline.
 -- column how VARCHAR: the same in words.
 -- column notes VARCHAR: what was assumed.
@@ -262,7 +233,7 @@ WITH known AS (
         b.step,
         d.kind,
         b.name AS kernel,
-        o.name AS op,
+        coalesce(w.part, o.name) AS op,
         o.shapes,
         o.dtypes,
         b.category,
@@ -271,7 +242,7 @@ WITH known AS (
         s.alone_ns,
         s.kept,
         b.exclusive_ns,
-        w.* EXCLUDE (id, call_id),
+        w.* EXCLUDE (id, call_id, part),
         c.* EXCLUDE (rank, device, name, shape),
         m.dram_pct,
         m.tensor_pct,
@@ -325,15 +296,18 @@ worked AS (
 peaks AS (
     SELECT
         w.*,
+        dram_pct / 100 * q.bandwidth * alone_ns / 1e9 AS metric_bytes,
         q.bandwidth,
         q.achievable_bandwidth,
         q.l2_bytes,
         p.flops AS peak,
         p.achievable_flops AS achievable_peak,
         kept * coalesce(measured_flops, w.flops) AS low_flops,
+        kept * coalesce(measured_flops, flops_expected) AS likely_flops,
         kept * coalesce(measured_flops, flops_high) AS high_flops,
-        kept * coalesce(measured_bytes, dram_pct / 100 * q.bandwidth * alone_ns / 1e9, bytes) AS low_bytes,
-        kept * coalesce(measured_bytes, dram_pct / 100 * q.bandwidth * alone_ns / 1e9, bytes_high) AS high_bytes
+        coalesce(kept * measured_bytes, metric_bytes, kept * bytes) AS low_bytes,
+        coalesce(kept * measured_bytes, metric_bytes, kept * bytes_expected) AS likely_bytes,
+        coalesce(kept * measured_bytes, metric_bytes, kept * bytes_high) AS high_bytes
     FROM worked AS w
     LEFT JOIN device_peaks AS q
         ON q.rank = w.rank
@@ -347,9 +321,9 @@ peaks AS (
 least_times AS (
     SELECT
         *,
-        1e9 * low_bytes / achievable_bandwidth AS memory_ns,
+        1e9 * likely_bytes / achievable_bandwidth AS memory_ns,
         1e9 * high_bytes / achievable_bandwidth AS memory_high_ns,
-        CASE WHEN low_flops = 0 THEN 0 ELSE 1e9 * low_flops / achievable_peak END AS shape_compute_ns,
+        CASE WHEN likely_flops = 0 THEN 0 ELSE 1e9 * likely_flops / achievable_peak END AS shape_compute_ns,
         CASE WHEN high_flops = 0 THEN 0 ELSE 1e9 * high_flops / achievable_peak END AS shape_compute_high_ns,
         tensor_pct / 100 * alone_ns AS tensor_ns
     FROM peaks
@@ -377,9 +351,11 @@ SELECT
     alone_ns,
     exclusive_ns,
     of_math AS math,
-    low_flops AS flops,
+    likely_flops AS flops,
+    low_flops AS flops_low,
     high_flops AS flops_high,
-    low_bytes AS bytes,
+    likely_bytes AS bytes,
+    low_bytes AS bytes_low,
     high_bytes AS bytes_high,
     kept * weight_bytes AS weight_bytes,
     weight_bits,
@@ -393,8 +369,12 @@ SELECT
     CASE WHEN NOT over_links THEN greatest(memory_high_ns, nullif(compute_high_ns, 0)) END AS roof_high_ns,
     CASE
         WHEN NOT over_links
-            THEN greatest(1e9 * low_bytes / bandwidth, CASE WHEN low_flops > 0 THEN 1e9 * low_flops / peak END)
+            THEN greatest(1e9 * likely_bytes / bandwidth, CASE WHEN likely_flops > 0 THEN 1e9 * likely_flops / peak END)
     END AS datasheet_ns,
+    CASE
+        WHEN NOT over_links
+            THEN greatest(1e9 * low_bytes / bandwidth, CASE WHEN low_flops > 0 THEN 1e9 * low_flops / peak END)
+    END AS certain_ns,
     evidence,
     how,
     notes,

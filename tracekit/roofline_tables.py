@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.op_call import parse_call
+from tracekit.op_call import Message, parse_call
 from tracekit.step_marks import Composition
 from tracekit.work import Work, modelled, work_of
 
 _LARGEST = 2**63 - 1
-_ASKED = pa.schema(
-    [(name, pa.string()) for name in ("name", "shapes", "dtypes", "scalars", "args")] + [("load", pa.list_(pa.int64()))]
+CALL = ("name", "shapes", "dtypes", "scalars", "args", "beside")  # as in asked_calls
+_ASKED = pa.schema([*((name, pa.string()) for name in CALL), ("load", pa.list_(pa.int64()))])
+_NUMBERS = (
+    *("flops", "flops_expected", "flops_high", "bytes", "bytes_expected", "bytes_high"),
+    *("weight_bytes", "weight_bits", "kv_bytes", "link_bytes"),
 )
-_NUMBERS = ("flops", "flops_high", "bytes", "bytes_high", "weight_bytes", "weight_bits", "kv_bytes", "link_bytes")
 _PARTS = pa.list_(pa.struct([("category", pa.string()), ("flops", pa.int64()), ("bytes", pa.int64())]))
 _WORK = pa.schema(
     [
@@ -31,14 +33,19 @@ _WORK = pa.schema(
     ]
 )
 
-_LENT = [("family", pa.string()), ("math", pa.string()), *((name, pa.int64()) for name in _NUMBERS)]
-BORROWED = pa.schema([("name", pa.string()), ("shape", pa.string()), *_LENT, ("notes", pa.string())])
-MAPPED = pa.schema([("id", pa.int64()), *_LENT, ("how", pa.string()), ("notes", pa.string())])
+MAPPED = pa.schema(
+    [
+        *((name, pa.int64() if name == "id" else pa.string()) for name in ("id", "part", "family", "math")),
+        *((name, pa.int64()) for name in _NUMBERS),
+        ("how", pa.string()),
+        ("notes", pa.string()),
+    ]
+)
 
 
-def op_models() -> pa.Table:
-    """Rows of op_models."""
-    known = modelled()
+def op_models(names: Iterable[str]) -> pa.Table:
+    """Rows of op_models. names: of the ops in the trace."""
+    known = modelled(names)
     return pa.table({"name": pa.array(known, pa.string()), "by_load": pa.array(known.values(), pa.bool_())})
 
 
@@ -70,10 +77,16 @@ def op_work(asked: pa.Table) -> pa.Table:
     """Rows of op_work. asked: name, shapes, dtypes, scalars, args, load of distinct calls."""
     rows: list[dict[str, Any]] = []
     for call in asked.select(_ASKED.names).to_pylist():
-        work = _work(call)
-        if work is not None and _fits(work):
-            rows.append(call | _columns(work))
+        figures = figures_of(call)
+        if figures is not None:
+            rows.append(call | figures)
     return pa.Table.from_pylist(rows, schema=_WORK)
+
+
+def figures_of(call: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The columns of op_work that say how much work a call is, None if nobody knows. call: a row of asked_calls."""
+    work = _work(call)
+    return _columns(work) if work is not None and _fits(work) else None
 
 
 def load_of(values: Sequence[int | None]) -> Composition | None:
@@ -81,9 +94,29 @@ def load_of(values: Sequence[int | None]) -> Composition | None:
     return Composition("unknown", *values) if values else None
 
 
-def _work(call: dict[str, Any]) -> Work | None:
-    parsed = parse_call(call["name"], call["shapes"], call["dtypes"], call["scalars"], _strides(call["args"]))
+def _work(call: Mapping[str, Any]) -> Work | None:
+    name, beside = call["name"], call["beside"]
+    is_message = name == "record_param_comms"
+    parsed = parse_call(
+        name,
+        call["shapes"],
+        call["dtypes"],
+        call["scalars"],
+        _strides(call["args"]),
+        kernel="" if is_message else beside,
+        message=_message(beside) if is_message else None,
+    )
     return work_of(parsed, load_of(call["load"]))
+
+
+def _message(beside: str) -> Message | None:
+    """A collective as asked_calls writes it."""
+    if not beside:
+        return None
+    kind, dtype, read, written, ranks = json.loads(beside)
+    if None in (kind, dtype, read, written):
+        return None
+    return Message(str(kind), str(dtype), int(read), int(written), None if ranks is None else int(ranks))
 
 
 def _strides(args: str) -> str | None:
@@ -107,8 +140,9 @@ def _fits(work: Work) -> bool:
 def _columns(work: Work) -> dict[str, Any]:
     numbers = {name: getattr(work, name) for name in _NUMBERS}
     for name in ("flops", "bytes"):
-        if numbers[f"{name}_high"] < 0:
-            numbers[f"{name}_high"] = numbers[name]
+        for end in ("expected", "high"):
+            if numbers[f"{name}_{end}"] < 0:
+                numbers[f"{name}_{end}"] = numbers[name]
     parts = [{"category": part.category, "flops": part.flops, "bytes": part.bytes} for part in work.parts]
     return {
         "family": work.family,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tracekit import store
 from tracekit.analysis import Analysis, Result, Scalar
-from tracekit.beside import Beside, read_beside
+from tracekit.beside import Beside, Given
 from tracekit.blame import batches, holders
 from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.devices import Peaks
@@ -70,15 +70,17 @@ def open(
     Raises UnknownFormatError, MalformedTraceError, TruncatedTraceError, RulesError; UsageError for what is not there to
     read, or no regular expression.
     """
-    beside = read_beside(
-        ncu=ncu,
-        device_spec=device_spec,
+    given = Given(
+        ncu=tuple(paths_of(ncu)),
+        device_spec=tuple(paths_of(device_spec)),
         peaks=peaks,
-        capture_trace=capture_trace,
-        model=model,
+        capture_trace=tuple(paths_of(capture_trace)),
+        model=None if model is None else paths_of(model)[0],
         tensor_parallel=tensor_parallel,
     )
-    return open_beside(path, beside, rules=rules, allow_partial=allow_partial, progress=progress, step_range=step_range)
+    return open_beside(
+        path, given.read(), rules=rules, allow_partial=allow_partial, progress=progress, step_range=step_range
+    )
 
 
 def open_beside(

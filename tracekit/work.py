@@ -10,8 +10,9 @@ A model that does not know says None, never a guess.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from tracekit.op_call import OpCall
 from tracekit.step_marks import Composition
@@ -20,6 +21,7 @@ from tracekit.step_marks import Composition
 # of the vector units. A matrix product of fp32 inputs is "fp32"; that tf32 was allowed, only the kernel's name tells.
 MATHS = ("fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 _MODULES = (
+    "work_fused",
     "work_gemm",
     "work_quantized",
     "work_attention",
@@ -29,6 +31,7 @@ _MODULES = (
     "work_norm",
     "work_conv",
     "work_index",
+    "work_reduce",
     "work_collective",
 )
 
@@ -47,8 +50,9 @@ class Work:
     """What one call must do at least.
 
     family: gemm, attention, moe, norm, rope, activation, softmax, elementwise, reduction, quant, dequant, kv_cache,
-    embedding, index, copy, conv, communication, sampling: a category of kernels where there is one of that name.
-    flops, bytes: at least; flops_high, bytes_high: at most, -1 for the same. math: one of MATHS, "" where flops is 0.
+    embedding, index, copy, conv, random, communication, sampling: a category of kernels where there is one so named.
+    flops, bytes: at least; _high: at most; _expected: if routing is even and sequences are equally long; -1 for the
+    same as at least. math: one of MATHS, "" where flops is 0.
     weight_bytes, kv_bytes: the parts of bytes that are weights of the model, and keys and values of earlier tokens.
     weight_bits: of a weight as stored, 0 if there are none. link_bytes: what a collective moves over its links, bus
     bandwidth times time. parts: of a call whose kernels do different things. by_load: the answer depends on what the
@@ -68,6 +72,8 @@ class Work:
     parts: tuple[Part, ...] = ()
     by_load: bool = False
     notes: tuple[str, ...] = ()
+    flops_expected: int = -1
+    bytes_expected: int = -1
 
 
 Model = Callable[[OpCall], Work | None]
@@ -77,7 +83,7 @@ _LOAD_MODELS: dict[str, LoadModel] = {}
 
 
 def models(*names: str) -> Callable[[Model], Model]:
-    """Register a model for ops by name, without overload: `aten::mm`."""
+    """Register a model for ops by name, without overload: `aten::mm`; with a star at its end, by how names begin."""
 
     def register(model: Model) -> Model:
         for name in names:
@@ -104,20 +110,41 @@ def load_models(*names: str) -> Callable[[LoadModel], LoadModel]:
     return register
 
 
-def modelled() -> dict[str, bool]:
-    """Names of ops that have a model, and whether the work of each depends on the step."""
+def registered() -> tuple[str, ...]:
+    """All names under which there is a model."""
     _load()
-    return {**dict.fromkeys(_MODELS, False), **dict.fromkeys(_LOAD_MODELS, True)}
+    return (*_MODELS, *_LOAD_MODELS)
+
+
+def modelled(names: Iterable[str]) -> dict[str, bool]:
+    """Those of some ops that have a model, and whether the work of each depends on the step."""
+    _load()
+    places = {name: _place(name) for name in names}
+    return {name: place in _LOAD_MODELS for name, place in places.items() if place is not None}
 
 
 def work_of(call: OpCall, load: Composition | None = None) -> Work | None:
     """The work of a call, None if its op has no model or its record lacks what the model needs."""
     _load()
-    if (by_load := _LOAD_MODELS.get(call.name)) is not None:
+    place = _place(call.name)
+    if place is None:
+        return None
+    if (by_load := _LOAD_MODELS.get(place)) is not None:
         found = by_load(call, load)
         return None if found is None else replace(found, by_load=True)
-    model = _MODELS.get(call.name)
-    return None if model is None else model(call)
+    return _MODELS[place](call)
+
+
+def _place(name: str) -> str | None:
+    """The name under which the model of an op is registered."""
+    if name in _MODELS or name in _LOAD_MODELS:
+        return name
+    return next((star for star in _stars() if name.startswith(star[:-1])), None)
+
+
+@cache
+def _stars() -> tuple[str, ...]:
+    return tuple(name for name in registered() if name.endswith("*"))
 
 
 def _load() -> None:

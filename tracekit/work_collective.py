@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracekit.op_call import OpCall, Tensor
 from tracekit.work import Model, Work, models
-from tracekit.work_sizes import size_of, sum_known, weigh
+from tracekit.work_sizes import size_of, weigh
 
 _NO_GROUP = ("group size not recorded",)
 _ALIASES = {
@@ -175,9 +175,10 @@ _COMMS_DTYPES = {
 }
 
 
-def of_parameters(name: str, dtype: str, read: int, written: int, ranks: int | None) -> Work | None:
-    """The work of a record_param_comms event from its arguments: collective name, dtype, elements in and out, ranks."""
-    sizes = (message_bytes(read, dtype), message_bytes(written, dtype))
-    if sum_known(sizes) is None or sizes[0] is None or sizes[1] is None:
+@models("record_param_comms")
+def recorded(call: OpCall) -> Work | None:
+    """What PyTorch notes of a collective: kind, type, elements in and out, ranks."""
+    if (said := call.message) is None:
         return None
-    return collective(name, sizes[0], sizes[1], ranks)
+    read, written = message_bytes(said.elements_in, said.dtype), message_bytes(said.elements_out, said.dtype)
+    return None if read is None or written is None else collective(said.collective, read, written, said.group_size)

@@ -59,7 +59,7 @@ def _model(places: _Places) -> Model:
         if total is None or not math:
             return None
         bits = 8 * (weight.itemsize or 0)
-        return Work("conv", flops, total, math, weight_bytes=weight.bytes or 0, weight_bits=bits)
+        return Work("conv", flops, total, math if flops else "", weight_bytes=weight.bytes or 0, weight_bits=bits)
 
     return model
 
@@ -85,7 +85,8 @@ def convolution_backward(call: OpCall) -> Work | None:
     math = matrix_math(source.dtype)
     if total is None or not math:
         return None
-    return Work("conv", once * len(results), total, math)
+    flops = once * len(results)
+    return Work("conv", flops, total, math if flops else "")
 
 
 def _flops(source: tuple[int, ...], weight: tuple[int, ...], result: tuple[int, ...], transposed: bool) -> int:

@@ -11,16 +11,15 @@ from __future__ import annotations
 from math import prod
 
 from tracekit.op_call import OpCall, Tensor
-from tracekit.work import Work
+from tracekit.work import Work, models
 from tracekit.work_sizes import size_of, sum_known, vector_math
 
-PREFIXES = ("triton_poi_", "triton_red_", "triton_per_")
 
-
+@models("triton_poi_*", "triton_red_*", "triton_per_*")
 def fused_work(call: OpCall) -> Work | None:
-    """The work of a generated pointwise (`poi`) or reduction (`red`, `per`) kernel; None for others."""
+    """The work of a generated pointwise (`poi`) or reduction (`red`, `per`) kernel."""
     tensors = [one for one in call.args if isinstance(one, Tensor)]
-    if not call.name.startswith(PREFIXES) or not tensors:
+    if not tensors:
         return None
     elements = _elements(call, tensors)
     limit = elements if elements is not None else max(one.stored for one in tensors)
@@ -30,7 +29,7 @@ def fused_work(call: OpCall) -> Work | None:
     math = next((math for one in tensors if (math := vector_math(one.dtype))), "")
     notes = ("fused: operations not recorded", *(() if elements is not None else ("loop sizes not understood",)))
     family = "elementwise" if call.name.startswith("triton_poi_") else "reduction"
-    return Work(family, limit if math else 0, total, math, notes=notes)
+    return Work(family, limit if math else 0, total, math if limit else "", notes=notes)
 
 
 def _elements(call: OpCall, tensors: list[Tensor]) -> int | None:

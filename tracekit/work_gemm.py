@@ -39,7 +39,7 @@ def gemm(
         "gemm",
         2 * batch * m * n * k,
         total,
-        math,
+        math if batch * m * n * k else "",
         weight_bytes=weight_bytes or 0,
         weight_bits=8 * (weight.itemsize or 0) if weight is not None else 0,
         notes=notes,

@@ -53,7 +53,7 @@ def gather(call: OpCall) -> Work | None:
     if indices.shape and not indices.strides:
         if (at := axis(indices.shape, dim)) is None:
             return None
-        certain = Tensor((indices.shape[at],), indices.dtype)
+        certain = Tensor((indices.shape[at] if indices.elements else 0,), indices.dtype)
         return _gathered("index", table, indices.elements, certain, indices)
     return _gathered("index", table, indices.elements, indices)
 
@@ -96,11 +96,11 @@ def slice_scatter(call: OpCall) -> Work | None:
 def joined(call: OpCall) -> Work | None:
     """(list of tensors, dimension, out): profilers do not record the type of the elements of a list.
 
-    It is that of an out tensor; without one see `join_by_kernel`.
+    It is that of an out tensor; without one the kernel's name tells it (`join_by_kernel`).
     """
     out = result_of(call, 1)
     size = None if out is None else out.itemsize
-    return None if size is None else join(call, size)
+    return join_by_kernel(call, call.kernel) if size is None else join(call, size)
 
 
 def join(call: OpCall, itemsize: int) -> Work | None:
@@ -190,7 +190,8 @@ def _gathered(family: str, table: Tensor, elements: int, indices: Tensor, at_mos
     most = sum_known((weigh(at_most or indices), written, size_of(min(elements, table.elements), table.dtype)))
     if least is None or most is None:
         return None
-    return Work(family, 0, least, bytes_high=most, notes=("rows read: none to all of the indices",))
+    # Expected: each index another row.
+    return Work(family, 0, least, bytes_expected=most, bytes_high=most, notes=("indices taken as distinct",))
 
 
 def _scattered(call: OpCall, *, adds: bool) -> Work | None:

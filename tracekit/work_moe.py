@@ -8,11 +8,13 @@ Ops that hide the weights, as `vllm::moe_forward`, have no answer.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tracekit.moe_experts import (
     FLOATS,
     INTEGERS,
+    TWO_IN_A_BYTE,
     Projection,
     Routing,
     experts_work,
@@ -23,58 +25,75 @@ from tracekit.moe_experts import (
 from tracekit.op_call import OpCall, Tensor
 from tracekit.work import Model, Part, Work, models
 
+_OPERAND_BITS = {"fp8": 8, "int8": 8, "fp4": 4}  # of activations, quantised before a product
+_RUNNERS = ("trtllm::fused_moe", "flashinfer::cutlass_fused_moe")
+
+
 # ---- ops that run all of it ------------------------------------------------------------------------------------------
 
 
-def _fused(hidden_at: int, first_at: int, second_at: int, chosen_at: int) -> Model:
-    """Hidden [tokens, k], weights [experts, n, k] and [experts, k, inner], chosen [tokens, experts per token]."""
+def _fused(hidden_at: int, first_at: int, chosen_at: int) -> Model:
+    """Hidden [tokens, k], weights [experts, n, k] and, perhaps after a bias, [experts, k, inner], chosen experts
+    [tokens, experts per token].
+    """
 
     def model(call: OpCall) -> Work | None:
-        hidden, first, second, chosen = (call.tensor(at) for at in (hidden_at, first_at, second_at, chosen_at))
-        if hidden is None or first is None or second is None or chosen is None:
+        hidden, first, chosen = (call.tensor(at) for at in (hidden_at, first_at, chosen_at))
+        places = (first_at + 1, first_at + 2)
+        second_at = next((at for at in places if (one := call.tensor(at)) and len(one.shape) == 3), -1)
+        second = call.tensor(second_at)
+        if hidden is None or first is None or second is None or chosen is None or hidden.itemsize is None:
             return None
-        if len(hidden.shape) != 2 or len(chosen.shape) != 2 or len(second.shape) != 3 or hidden.itemsize is None:
+        if len(hidden.shape) != 2 or len(chosen.shape) != 2 or len(second.shape) != 3:
             return None
-        tokens, width = hidden.shape
+        width = hidden.shape[1] * (2 if hidden.dtype in TWO_IN_A_BYTE else 1)
         experts = second.shape[0]
         up = projection_of(first, width)
-        if up is None or first.shape[0] != experts or second.shape[1] != width or chosen.shape[0] != tokens:
+        if up is None or first.shape[0] != experts or second.shape[1] != width or chosen.shape[0] != hidden.shape[0]:
             return None
         inner = second.shape[2] * (width // first.shape[2])
         down = projection_of(second, inner)
         math = math_of_experts(hidden, first, up.bits)
         if down is None or math is None or up.n not in (inner, 2 * inner):
             return None
-        routing = Routing(experts, tokens, chosen.shape[1], _is_partial(call, experts, chosen_at))
-        scaled = sum((one.bytes or 0) // experts for one in scales_of(call, chosen_at + 1, experts))
-        up = Projection(up.n, up.k, up.expert_bytes + scaled, up.bits)
-        moved = 2 * hidden.elements * hidden.itemsize + 2 * (chosen.bytes or 0)
-        parts = () if routing.partial else tuple(_part(routing, one, hidden.itemsize) for one in (up, down))
+        partial = _is_mapped(call, experts, chosen_at) or _is_spread(call, experts, first_at, second_at)
+        routing = Routing(experts, hidden.shape[0], chosen.shape[1], partial)
+        scaled = sum((one.bytes or 0) // experts for one in scales_of(call, max(chosen_at, second_at) + 1, experts))
+        up = replace(up, expert_bytes=up.expert_bytes + scaled)
+        size = max(2, hidden.itemsize)  # of results, where the input is quantised
+        moved = hidden.elements * hidden.itemsize + routing.tokens * width * size + 2 * (chosen.bytes or 0)
+        parts = () if partial else tuple(_part(routing, one, math, size) for one in (up, down))
         return experts_work(routing, (up, down), math, moved, parts)
 
     return model
 
 
-def _is_partial(call: OpCall, experts: int, chosen_at: int) -> bool:
-    """With expert parallelism a map of experts is given, or more experts in all than there are weights."""
-    rest = range(chosen_at + 1, len(call.args))
-    mapped = any(
-        (one := call.tensor(at)) is not None
-        and len(one.shape) == 1
-        and one.dtype in INTEGERS
-        and one.shape[0] >= experts
-        for at in rest
-    )
-    if mapped or not call.name.startswith("vllm::"):
-        return mapped
-    whole = [one for one in call.args[chosen_at + 1 :] if type(one) is int]
-    return bool(whole) and whole[0] > experts  # global_num_experts
+def _is_mapped(call: OpCall, experts: int, chosen_at: int) -> bool:
+    """Whether a map of experts is given: some of them are other ranks'."""
+    rest = [call.tensor(at) for at in range(chosen_at + 1, len(call.args))]
+    flat = [one for one in rest if one is not None and len(one.shape) == 1 and one.dtype in INTEGERS]
+    return any(one.shape[0] >= experts for one in flat)
 
 
-def _part(routing: Routing, projection: Projection, itemsize: int) -> Part:
-    """One of the two products on its own: what lies between them is written and read."""
-    moved = routing.rows * (projection.k + projection.n) * itemsize
+def _is_spread(call: OpCall, experts: int, first_at: int, second_at: int) -> bool:
+    """Whether a number says that experts are spread over ranks: of all experts (vLLM, the first whole number), or of
+    ranks (TensorRT-LLM: after the result's type size and rank of tensor parallelism, then of expert parallelism).
+    """
+    if call.name.startswith("vllm::"):
+        whole = [one for one in call.args[second_at + 1 :] if type(one) is int]
+        return bool(whole) and whole[0] > experts
+    if call.name in _RUNNERS:
+        result_at = second_at + (second_at - first_at)  # a bias stands after both weights, or after none
+        whole = [one for one in call.args[result_at + 1 :] if type(one) is int]
+        return len(whole) > 2 and whole[2] > 1
+    return False
+
+
+def _part(routing: Routing, projection: Projection, math: str, size: int) -> Part:
+    """One of the two products on its own: what lies between them is written and read. size: bytes of a result."""
+    read = _OPERAND_BITS.get(math, size * 8) * projection.k // 8
     flops = 2 * routing.rows * projection.n * projection.k
+    moved = routing.rows * (read + projection.n * size)
     return Part("gemm", flops, moved + routing.fewest * projection.expert_bytes)
 
 
@@ -85,7 +104,9 @@ models(
     "sglang::inplace_fused_experts",
     "sglang::outplace_fused_experts",
     "aiter::fused_moe_",
-)(_fused(0, 1, 2, 4))
+)(_fused(0, 1, 4))
+models(_RUNNERS[0])(_fused(0, 3, 1))
+models(_RUNNERS[1])(_fused(1, 4, 2))
 
 
 # ---- grouped products ------------------------------------------------------------------------------------------------
@@ -111,7 +132,7 @@ def _grouped_work(rows: Tensor, weight: Tensor, output: Tensor, scales: tuple[Te
     stored = rows.shape[1]
     if weight.shape[1:] not in ((stored, n), (n, stored)) or rows.itemsize is None or output.itemsize is None:
         return None
-    packed = 2 if rows.dtype in ("uint8", "fp4x2") else 1  # two values of fp4 in a byte, in both operands
+    packed = 2 if rows.dtype in TWO_IN_A_BYTE else 1  # in both operands
     found = projection_of(weight, stored, scales, transposed=weight.shape[1:] != (n, stored))
     if found is None:
         return None

@@ -27,7 +27,7 @@ def aten_norm(call: OpCall) -> Work | None:
         return None
     row = prod(one for one in shape if isinstance(one, int)) if isinstance(shape, tuple) else _row(parameters)
     saved = 0 if not call.name.startswith(("aten::native", "aten::_fused")) else 1 if rms else 2
-    rows = source.elements // row if row else 0
+    rows = source.elements // row if row > 0 else 0
     statistic = "fp64" if source.dtype == "fp64" else "fp32"
     total = sum_known(
         (weigh(source, *parameters), size_of(source.elements, source.dtype), size_of(saved * rows, statistic))
@@ -147,12 +147,12 @@ def rotary_embedding(call: OpCall) -> Work | None:
     """
     positions, query, key, table = call.tensor(0), call.tensor(1), call.tensor(2), call.tensor(4)
     head = call.number(3)
-    if positions is None or query is None or table is None or len(table.shape) != 2 or not head:
+    if positions is None or query is None or table is None or len(table.shape) != 2:
         return None
     rotated = [one for one in (query, key) if one is not None]
-    if not all(one.elements % int(head) == 0 for one in rotated):
+    if not isinstance(head, int) or head <= 0 or any(one.elements % head for one in rotated):
         return None
-    elements = sum(one.elements for one in rotated) // int(head) * min(table.shape[1], int(head))
+    elements = sum(one.elements for one in rotated) // head * min(table.shape[1], head)
     return _rope(query, elements, positions, table)
 
 

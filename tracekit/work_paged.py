@@ -55,6 +55,35 @@ def _token_rows(query: Tensor, key: Tensor, value: Tensor, output: Tensor | None
     return attention_rows(query, key, value, output)
 
 
+@load_models("trtllm::attn_custom_op_inplace")
+def trtllm_attention(call: OpCall, load: Composition | None) -> Work | None:
+    """TensorRT-LLM's: query [tokens, row], key, value alike or all in one row; a window; the output [tokens, row].
+
+    Heads are not among the arguments and are not needed: rows tell the sums.
+    """
+    query, key, value, window = call.tensor(0), call.tensor(1), call.tensor(2), call.number(6)
+    if query is None or len(query.shape) != 2 or load is None:
+        return None
+    tokens, row = query.shape
+    later = (call.tensor(at) for at in range(9, len(call.args)))
+    output = next((one for one in later if one and len(one.shape) == 2 and one.shape[0] == tokens), None)
+    if output is None or output.dtype in ("uint8", "fp4x2"):  # packed: its row is not the row
+        return None
+    if key is None and value is None:
+        width, left = divmod(row - output.shape[1], 2)
+        if width <= 0 or left:
+            return None
+        query, key = Tensor(output.shape, query.dtype), Tensor((tokens, width), query.dtype)
+        value = key
+    if key is None or value is None:
+        return None
+    limited = window if isinstance(window, int) and window > 0 else None
+    rows, phases = _token_rows(query, key, value, output), counts_of_step(load, tokens, limited)
+    if rows is None or phases is None:
+        return None
+    return attention_work(phases.together, rows, cached=True, notes=("cache type not recorded",))
+
+
 @load_models("vllm::unified_mla_attention", "vllm::unified_mla_attention_with_output")
 def unified_mla_attention(call: OpCall, load: Composition | None) -> Work | None:
     """Latent attention of a step: query [tokens, heads, width], latent [tokens, rank], rope [tokens, (1,) rope width].

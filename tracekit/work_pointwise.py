@@ -129,7 +129,7 @@ def fill(call: OpCall) -> Work | None:
 
 @models("aten::copy_")
 def copy(call: OpCall) -> Work | None:
-    """(to, from): each at its own type; what is broadcast is read once. A copy from the host reads no device memory."""
+    """(to, from): each at its own type; what is broadcast is read once. One side may be in host memory."""
     target, source = call.tensor(0), call.tensor(1)
     if target is None:
         return None

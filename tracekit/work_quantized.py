@@ -29,7 +29,8 @@ def product(
     if total is None or not math or weight.bytes is None or not n * k:
         return None
     bits = 8 * weight.bytes // (n * k)
-    return Work("gemm", 2 * m * n * k, total, math, weight_bytes=weight.bytes, weight_bits=bits, notes=notes)
+    used = math if m else ""
+    return Work("gemm", 2 * m * n * k, total, used, weight_bytes=weight.bytes, weight_bits=bits, notes=notes)
 
 
 @models("aten::_scaled_mm", "aten::_scaled_mm_v2")
@@ -171,8 +172,8 @@ def _returned(rule: _Returned) -> Model:
     return model
 
 
-for _name, _rule2 in _RETURNED.items():
-    models(_name)(_returned(_rule2))
+for _name, _places in _RETURNED.items():
+    models(_name)(_returned(_places))
 
 
 @models("flashinfer::bmm_fp8", "sgl_kernel::bmm_fp8")
@@ -187,7 +188,8 @@ def bmm_fp8(call: OpCall) -> Work | None:
     total = weigh(a, b, out, *scales)
     if out.shape[:2] != (batch, m) or b.elements != batch * k * n or total is None or not matrix_math(a.dtype):
         return None
-    return Work("gemm", 2 * batch * m * n * k, total, matrix_math(a.dtype))
+    flops = 2 * batch * m * n * k
+    return Work("gemm", flops, total, matrix_math(a.dtype) if flops else "")
 
 
 def weight_only(
@@ -285,7 +287,7 @@ def ggml_mul_mat(call: OpCall) -> Work | None:
         "gemm",
         found.flops,
         found.bytes,
-        "int8",
+        found.math and "int8",
         weight_bytes=found.weight_bytes,
         weight_bits=found.weight_bits,
     )
@@ -318,7 +320,7 @@ def awq_dequantize(call: OpCall) -> Work | None:
         return None
     values = b.elements * 8
     total = sum_known((weigh(b, scales, zeros), size_of(values, scales.dtype)))
-    if total is None:
+    if total is None or not values:
         return None
     return Work("dequant", 2 * values, total, "fp32", weight_bytes=b.bytes or 0, weight_bits=4)
 
@@ -369,7 +371,7 @@ def _quantised(source: int, cost: int) -> Model:
         tensor, total = call.tensor(source), each_once(call)
         if tensor is None or total is None:
             return None
-        return Work("quant", cost * tensor.elements, total, "fp32")
+        return Work("quant", cost * tensor.elements, total, "fp32" if tensor.elements else "")
 
     return model
 
@@ -387,4 +389,4 @@ def scaled_fp4_quant(call: OpCall) -> Work | None:
     source = second if first.dtype in ("uint8", "fp4x2") else first
     results = 0 if source is second or len(call.args) > 3 else source.elements // 2 + source.elements // 16
     total = sum_known((each_once(call), results))
-    return None if total is None else Work("quant", 4 * source.elements, total, "fp32")
+    return None if total is None else Work("quant", 4 * source.elements, total, "fp32" if source.elements else "")

@@ -122,10 +122,9 @@ def topk(call: OpCall) -> Work | None:
     """(self, k, dimension): k values and int64 indices of each row."""
     source, count = call.tensor(0), call.number(1)
     at = None if source is None else axis(source.shape, call.number(2), -1)
-    if source is None or count is None or at is None or not 0 <= count <= source.shape[at]:
+    if source is None or not isinstance(count, int) or at is None or not 0 <= count <= source.shape[at]:
         return None
-    rows = source.elements // source.shape[at] if source.shape[at] else 0
-    found = rows * int(count)
+    found = source.elements // source.shape[at] * count if count else 0
     total = sum_known((weigh(source), size_of(found, source.dtype), 8 * found))
     return None if total is None else Work("reduction", 0, total)
 
@@ -151,10 +150,9 @@ def random(call: OpCall) -> Work | None:
 def multinomial(call: OpCall) -> Work | None:
     """(probabilities of rows x classes, samples): int64 indices. Steps in between are not compulsory."""
     source, count = call.tensor(0), call.number(1)
-    if source is None or count is None or count < 0 or not source.shape:
+    if source is None or not isinstance(count, int) or count < 0 or not source.shape:
         return None
-    rows = prod(source.shape[:-1])
-    total = sum_known((weigh(source), 8 * rows * int(count)))
+    total = sum_known((weigh(source), 8 * prod(source.shape[:-1]) * count))
     return None if total is None else Work("sampling", 0, total)
 
 
