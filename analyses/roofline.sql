@@ -68,6 +68,7 @@ WITH grouped AS (
         count(DISTINCT step) AS steps,
         sum(dur)::BIGINT AS dur_ns,
         sum(alone_ns)::BIGINT AS alone_ns,
+        sum(beside_ns)::BIGINT AS beside_ns,
         sum(exclusive_ns)::BIGINT AS exclusive_ns,
         math,
         sum(flops) AS flops,
@@ -83,6 +84,8 @@ WITH grouped AS (
         sum(memory_ns) AS memory_ns,
         sum(compute_ns) AS compute_ns,
         sum(roof_ns) AS roof_ns,
+        sum(memory_high_ns) AS memory_high_ns,
+        sum(compute_high_ns) AS compute_high_ns,
         sum(roof_high_ns) AS roof_high_ns,
         sum(datasheet_ns) AS datasheet_ns,
         sum(certain_ns) AS certain_ns,
@@ -103,10 +106,16 @@ rated AS (
     SELECT
         *,
         roof_ns / nullif(alone_ns, 0) AS roof_fraction,
+        -- Of one that overlaps the one before for most of its time, nobody knows when it worked: only half is left out.
+        roof_ns / nullif(greatest(alone_ns, dur_ns / 2), 0) AS near_fraction,
         roof_high_ns / nullif(alone_ns, 0) AS fraction_high,
         datasheet_ns / nullif(alone_ns, 0) AS datasheet_fraction,
         certain_ns / nullif(alone_ns, 0) AS certain_fraction,
+        -- It may have worked while the one before it ran: only more than all of its time is an error.
+        certain_ns / nullif(dur_ns, 0) AS sure_fraction,
         CASE
+            -- No work at all is a lower bound that says nothing.
+            WHEN coalesce(memory_high_ns, 0) = 0 AND coalesce(compute_high_ns, 0) = 0 THEN NULL
             -- Without a peak for its operations, only that it is near the memory's roof can be seen.
             WHEN compute_ns IS NULL THEN CASE WHEN memory_ns >= near_roof * alone_ns THEN 'memory' END
             WHEN memory_ns IS NULL THEN CASE WHEN compute_ns >= near_roof * alone_ns THEN 'compute' END
@@ -115,23 +124,26 @@ rated AS (
             ELSE 'balanced'
         END AS side,
         CASE WHEN memory_ns >= coalesce(compute_ns, 0) THEN 'memory' ELSE 'compute' END AS larger,
-        exclusive_ns < 0.9 * alone_ns AS is_overlapped,
+        beside_ns > 0.1 * alone_ns AS is_overlapped,
         waves < 1 OR dur_ns < short_ns * count AS is_small
     FROM grouped
 ),
 judged AS (
     SELECT
         *,
-        CASE WHEN certain_fraction > above_roof THEN 'above roof' END AS problem,
+        CASE WHEN sure_fraction > above_roof THEN 'above roof' END AS problem,
+        certain_fraction > above_roof AND sure_fraction <= above_roof AS worked_early,
+        datasheet_fraction > above_roof AND certain_fraction <= above_roof AS did_less,
         CASE
             WHEN over_links THEN 'communication'
-            WHEN certain_fraction > above_roof THEN 'unknown'
+            -- Nor is there a verdict where only what was expected, not what is certain, is more than can be.
+            WHEN greatest(certain_fraction, datasheet_fraction) > above_roof THEN 'unknown'
             WHEN ncu_class IN ('latency', 'small_grid', 'underused') THEN 'latency'
             WHEN ncu_class IN ('memory', 'compute') THEN ncu_class
             WHEN ncu_class IN ('high_throughput', 'balanced')
                 THEN CASE WHEN memory_pct >= sm_pct THEN 'memory' ELSE 'compute' END
-            WHEN side = 'balanced' AND roof_fraction >= near_roof THEN larger
-            WHEN roof_fraction >= near_roof THEN side
+            WHEN side = 'balanced' AND near_fraction >= near_roof THEN larger
+            WHEN near_fraction >= near_roof THEN side
             -- Beside work of other streams it has only a part of the device: that it is slow says nothing.
             WHEN fraction_high < far_roof AND side IS NOT NULL AND is_small AND NOT is_overlapped THEN 'latency'
             ELSE 'unknown'
@@ -185,6 +197,8 @@ SELECT
             ', ',
             nullif(notes, ''),
             CASE WHEN is_overlapped AND evidence <> 'G' THEN 'beside other streams' END,
+            CASE WHEN worked_early THEN 'worked while the one before ran' END,
+            CASE WHEN did_less THEN 'did less than expected' END,
             CASE WHEN in_cache AND problem IS NOT NULL THEN 'its bytes fit in the cache' END
         ),
         ''

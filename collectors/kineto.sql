@@ -260,12 +260,20 @@ SELECT
     coalesce(name, '') AS name,
     ts,
     CASE WHEN ph = 'X' THEN dur ELSE 0 END AS dur,
-    -- Counters of a device have its number where others have their process: samples of CUPTI as "GPU 0 Counters".
+    -- Counters of a device have its number where others have their process: samples of CUPTI as "GPU 0 Counters". What
+    -- tracekit wrote says it elsewhere, and has a process that tells the rank.
     CASE
-        WHEN ph = 'X' AND cat = 'cuda_profiler_range' THEN TRY_CAST(pid AS BIGINT)
-        WHEN ph = 'C' THEN TRY_CAST(regexp_extract(pid, '^GPU (\d+) Counters$', 1) AS BIGINT)
+        WHEN ph = 'X' AND cat = 'cuda_profiler_range' THEN TRY_CAST(coalesce(args ->> 'device', pid) AS BIGINT)
+        WHEN ph = 'C' THEN TRY_CAST(coalesce(
+            nullif(regexp_extract(pid, '^GPU (\d+) Counters$', 1), ''),
+            regexp_extract(cat, '^GPU (\d+) Counters$', 1)
+        ) AS BIGINT)
     END AS device,
-    CASE WHEN device IS NULL THEN pid END AS pid,
+    CASE
+        WHEN device IS NULL
+            OR starts_with(cat, 'GPU ')
+            OR (cat = 'cuda_profiler_range' AND args ->> 'device' IS NOT NULL) THEN pid
+    END AS pid,
     CASE WHEN device IS NULL THEN tid END AS tid,
     a."Ev Idx" AS tie,
     a."Bytes" AS bytes,

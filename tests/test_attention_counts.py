@@ -116,6 +116,12 @@ def test_bounds_hold_for_any_lengths(
         (MIXED, 4, None, None),
         # One request of 4 on 10 keys, a window of 3: 3 each, of the last 6 keys.
         (Composition("prefill", 1, 4, 0, 0, 10, 16, 40, 0, 0, 0), 4, 3, Counts(4, 12, 12, 6, 6)),
+        # Two decodes on 9 keys, a window of 3: 3 + 1 if one has 8 of them, 3 each if lengths are equal.
+        (Composition("decode", 0, 0, 2, 2, decode_kv_tokens=9), 2, 3, Counts(2, 4, 6, 4, 6, (), 6, 6)),
+        (Composition("decode", 0, 0, 2, 2, decode_kv_tokens=9), 2, 8, Counts(2, 9, 9, 9, 9)),  # no one has more keys
+        # Chunks of 2 on 5 keys and 3 on 7, a window of 4: of 27 pairs at least 4 / 11 (one may have 11 of the keys),
+        # 5 x 4 at most. Equal ones of 2 on 6 have 2 x 8, and each 5 keys.
+        (MIXED, 5, 4, Counts(5, 10, 20, 5, 11, (), 16, 10)),
         # Only requests and tokens: as if nothing was cached, of 444 each at least, of 887 and 1 at most.
         (
             Composition("prefill", 2, 888, 0, 0),

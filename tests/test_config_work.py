@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -15,9 +16,10 @@ from tests.model_configs import DEEPSEEK_V3, GPT_OSS_20B, LLAMA_3_8B, TINY, TINY
 from tests.real_traces import trace as real_trace
 from tracekit import config_estimates as estimates
 from tracekit import store
-from tracekit.config_estimates import Range, Side
+from tracekit.attention_counts import Range
+from tracekit.config_estimates import Side
 from tracekit.config_layers import Layers
-from tracekit.config_work import BY_POSITION, CONFIG_WORK, IN_ALL, config_work
+from tracekit.config_work import BY_POSITION, CONFIG_WORK, IN_ALL, config_work, shares_by_time
 from tracekit.errors import UsageError
 from tracekit.model_config import model_config
 from tracekit.step_marks import Composition
@@ -180,8 +182,22 @@ def test_products_in_all() -> None:
 def test_shares_add_up(durations: Sequence[int]) -> None:
     found = work("DADDxDADD", durations=durations)
     even = work("DADDxDADD")
-    for name in ("flops", "bytes", "bytes_high", "weight_bytes"):
+    for name in ("flops", "bytes", "bytes_expected", "bytes_high", "weight_bytes"):
         assert sum(row[name] for row in found) == sum(row[name] for row in even)
+    for row in found:
+        assert row["flops"] <= row["flops_expected"] <= row["flops_high"]
+        assert row["bytes"] <= row["bytes_expected"] <= row["bytes_high"]
+
+
+@pytest.mark.parametrize("durations", [(1,) * 10, (3, 1, 4, 1, 5)])
+def test_shares_of_an_interval_keep_its_order(durations: Sequence[int]) -> None:
+    """Of ten alike 14 are 1 1 2 1 .., 15 are 1 2 1 2 ..: shared on their own, the least would pass the most."""
+    times = np.array(durations, np.int64)
+    for low, likely, high in ((14, 14, 15), (14, 15, 15), (14, 17, 23), (0, 1, 2)):
+        figures = [low, likely, high, low, likely, high, low, 16, 0, 0]
+        found = [share.tolist() for share in shares_by_time(figures, times)]
+        assert [sum(share) for share in found[:7]] == figures[:7]
+        assert all(a <= b <= c for a, b, c in zip(*found[:3], strict=True))
 
 
 def test_split_products() -> None:
@@ -261,7 +277,7 @@ def test_experts_of_few_tokens() -> None:
     found = {row["part"]: row for row in work("DADDGG" * 2, said) if row["family"] == "moe"}
     gate_up, down = (8 * 32 // 2 + 32, 16 * 8 // 2 + 8)  # half a byte a value and a byte a row's group of 32
     assert cells([found["experts_gate_up"]], "math", "flops", "weight_bytes", "weight_bits", "notes") == [
-        ("fp16", 2 * 3 * 2 * 8 * 32, 2 * gate_up, 4, "padding not counted, 4 of 4 experts if routing is uniform")
+        ("fp16", 2 * 3 * 2 * 8 * 32, 7 * gate_up // 2, 4, "padding not counted, 4 of 4 experts if routing is uniform")
     ]
     assert cells([found["experts_gate_up"]], "bytes", "bytes_expected", "bytes_high") == [
         (
@@ -305,7 +321,8 @@ def test_latent_layers() -> None:
     ) == [
         ("fp8", 8, 7168 * (1536 + 576) + 56 * 17 * 4),
         ("bf16", 16, 128 * 128 * 512 * 2),
-        ("fp8", 8, 8 * (2048 * 7168 + 16 * 56 * 4)),
+        # 256 (1 - (1 - 8/256)^3) = 23.2578125 experts, to a millionth of one
+        ("fp8", 8, 23257812 * (2048 * 7168 + 16 * 56 * 4) // 10**6),
     ]
 
 
@@ -358,7 +375,8 @@ def test_prefill_and_decode_in_two_kernels() -> None:
     load = Composition("mixed", 1, 4, 2, 2, 4, 16, 16, 30, 2, 30)
     found = [row for row in work("DPQDDD" * 2, load=load) if row["family"] == "attention"]
     assert cells(found[:2], "part", "flops", "kv_bytes") == [
-        ("prefill", 2 * 10 * 4 * 4, 4 * 2 * 4 * 2), ("decode", 2 * 30 * 4 * 4, 30 * 2 * 4 * 2),
+        ("attention of prefill", 2 * 10 * 4 * 4, 4 * 2 * 4 * 2),
+        ("attention of decode", 2 * 30 * 4 * 4, 30 * 2 * 4 * 2),
     ]  # fmt: skip
     assert [row for row in work("DPPDDD" * 2, load=load) if row["family"] == "attention"] == []
 

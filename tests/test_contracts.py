@@ -130,10 +130,10 @@ def test_header_parameters_are_the_macros(empty: Trace, name: str) -> None:
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_parameters_of_macro_and_analysis_agree(name: str) -> None:
-    defaults = dict(re.findall(r"(\w+) := (\d+)", DOCS[name].body.partition(" AS TABLE")[0]))
+    defaults = dict(re.findall(r"(\w+) := ([\d.]+)", DOCS[name].body.partition(" AS TABLE")[0]))
     assert defaults.keys() == DOCS[name].parameters.keys()
     for parameter, default in defaults.items():
-        assert ANALYSES[name].analysis.parameters[parameter] == int(default)
+        assert ANALYSES[name].analysis.parameters[parameter] == float(default)
 
 
 def test_views_of_the_design_exist(empty: Trace) -> None:
@@ -178,7 +178,7 @@ def test_analyses_know_nothing_of_collectors_and_reports(path: Path) -> None:
 
 
 FLOORS = (  # lowest first; a module imports from its own floor and those below
-    ("errors", "footer", "macros", "classify", "analysis"),
+    ("errors", "footer", "macros", "classify", "analysis", "op_call", "work", "device_spec", "devices"),
     ("registry", "scope"),
     ("store",),
     ("trace",),
@@ -199,6 +199,15 @@ def test_lower_floors_know_nothing_of_higher_ones(path: Path) -> None:
     if not path.stem.startswith(("cli", "__main__")):
         assert "click" not in imports(path), "errors carry their exit codes; click stays in the command line"
         assert not used & {"cli", "cli_commands", "cli_collect"}
+
+
+@pytest.mark.parametrize("folder", ["tracekit", "collectors", "analyses"])
+def test_what_a_trace_says_is_never_run(folder: str) -> None:
+    for path in python_files(folder):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        run = {name.id for name in calls if isinstance(name, ast.Name)} & {"eval", "exec", "compile", "__import__"}
+        assert not run, path
+        assert not imports(path) & {"pickle", "marshal", "shelve", "dill"}, path
 
 
 def test_importing_tracekit_loads_nothing() -> None:

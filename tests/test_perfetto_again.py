@@ -113,6 +113,39 @@ def test_ranks_threads_and_unfinished_work_come_back(tmp_path: Path) -> None:
         assert back.footer.ranks == (0, 3)
 
 
+def test_counters_of_devices_come_back(tmp_path: Path) -> None:
+    """What was counted at a moment, and from one time to another: of the same device, and with the same reader's view
+    of whose they are.
+    """
+    where = {"kind": "counter", "pid": None, "tid": None}
+    sampled = {"name": "dram__throughput.avg.pct_of_peak_sustained_elapsed", "args": '{"":33.5}', **where}
+    rows = [
+        launch(0, 1, rank=1, pid=83, id=1),
+        kernel(10, 5, device=1, rank=1, launch_id=1, id=2, correlation=1),
+        kernel(0, 900, device=3, id=3),
+        *(
+            {"ts": ts, "device": device, "rank": rank, **sampled}
+            for ts in (100, 200, 300)
+            for rank, device in [(0, 3), (1, 1)]
+        ),
+        {"name": "k", "ts": 400, "dur": 10, "device": 1, "rank": 1, "args": '{"dram__bytes.sum":8.5}', **where},
+        {"name": "crosses", "ts": 405, "dur": 10, "device": 1, "rank": 1, "args": '{"dram__bytes.sum":9.5}', **where},
+        {"name": "of the host", "ts": 500, "rank": 1, "kind": "counter", "pid": 83, "tid": 4, "args": '{"x":1.5}'},
+    ]
+    columns = "rank, name, ts, dur, device, pid, tid, args"
+    counted = f"SELECT {columns} FROM events WHERE kind = 'counter' ORDER BY ALL"
+    sources = tuple(SourceInfo(f"{rank}.json", "kineto", rank, "assigned") for rank in (0, 1))
+    exported(tmp_path, rows, sources=sources)
+    with tracekit.open(tmp_path / "t.parquet") as trace, tracekit.open(tmp_path / "t.json") as back:
+        assert back.sql(counted).to_pylist() == trace.sql(counted).to_pylist()
+        ranges = "SELECT rank, device, name, launch_id IS NULL AS alone, dram_bytes, problem FROM range_counters()"
+        for query in (ranges, "FROM kernel_metrics(min_samples := 1)"):
+            assert (found := back.sql(f"{query} ORDER BY ALL").to_pylist()) == trace.sql(
+                f"{query} ORDER BY ALL"
+            ).to_pylist()
+            assert found
+
+
 def test_numbers_told_wrong_are_left_as_they_are(tmp_path: Path) -> None:
     document = exported(tmp_path, [kernel(0, 1), op(0, 1)])
     files: list[Path] = []

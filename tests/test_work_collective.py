@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.op_calls import call, tensor
-from tracekit.op_call import OpCall
-from tracekit.work import Work, work_of
 from tracekit.op_call import Message, OpCall
+from tracekit.work import Work, work_of
 from tracekit.work_collective import collective, kind_of, recorded
 
 NO_GROUP = ("group size not recorded",)

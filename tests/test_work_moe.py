@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.op_calls import call
+from tests.op_calls import call, tensor
 from tracekit.moe_experts import expected_experts
 from tracekit.op_call import Argument, OpCall
 from tracekit.work import Part, Work, work_of
@@ -30,15 +32,18 @@ def work(
     size: int,
     weight_bytes: int = 0,
     *,
+    likely: int = -1,
     most: int = -1,
     math: str = "bf16",
     bits: int = 16,
     parts: tuple[Part, ...] = (),
+    flops_likely: int = -1,
     flops_high: int = -1,
     notes: tuple[str, ...] = (),
 ) -> Work:
     """Of grouped products."""
-    return Work("gemm", flops, size, math, flops_high, most, weight_bytes, bits, parts=parts, notes=notes)
+    found = Work("gemm", flops, size, math, flops_high, most, weight_bytes, bits, parts=parts, notes=notes)
+    return replace(found, flops_expected=flops_likely, bytes_expected=likely)
 
 
 def grouped(flops: int, size: int) -> Work:
@@ -57,7 +62,11 @@ PARTS = (
     Part("gemm", 2 * 6 * UP, 6 * (64 + 64) * 2 + 2 * UP * 2),
     Part("gemm", 2 * 6 * DOWN, 6 * (32 + 64) * 2 + 2 * DOWN * 2),
 )
-SOME = ("5 of 8 experts if routing is uniform",)  # 8 (1 - (3/4)^3) = 4.6
+SOME = ("5 of 8 experts if routing is uniform",)  # 8 (1 - (3/4)^3) = 4.625
+SHARED = ("experts of other ranks: share of this one not recorded",)
+# A row to one of 8, six times: 8 (1 - (7/8)^6) = 4.409637 experts, to a millionth of one.
+SIX_ROWS = 4409637
+SPREAD = 726807 * BOTH // 10**6  # 8 (1 - (1 - 2/64)^3) = 0.726807
 FP4: tuple[Argument, ...] = ("uint8 1x32", "int32 1x2", "fp32 1x2", "int64 8x64x4")
 MARLIN: tuple[Argument, ...] = (
     "int32 99",
@@ -79,7 +88,15 @@ CALLS: list[tuple[OpCall, Work | None]] = [
     (call(FUSED, "bf16 3x64", "bf16 8x64x48", "bf16 8x64x32", "fp32 3x2", "int32 3x2"), None),  # sizes do not fit
     (
         call(FUSED, *MIXTRAL),
-        work(FLOPS, MOVED + 2 * BOTH, 2 * BOTH, most=MOVED + 6 * BOTH, parts=PARTS, notes=SOME),
+        work(
+            FLOPS,
+            MOVED + 2 * BOTH,
+            4625 * BOTH // 1000,
+            likely=MOVED + 4625 * BOTH // 1000,
+            most=MOVED + 6 * BOTH,
+            parts=PARTS,
+            notes=SOME,
+        ),
     ),
     # One token: exactly the experts that it chose.
     (
@@ -127,16 +144,22 @@ CALLS: list[tuple[OpCall, Work | None]] = [
             ),
         ),
     ),
-    # Expert parallelism, 8 of 64 experts: this rank may have all of the rows, or none.
-    (
-        call(FUSED, *MIXTRAL, 64, "int32 64"),
-        work(
-            0,
-            MOVED,
-            most=MOVED + 6 * BOTH,
-            flops_high=FLOPS,
-            notes=("experts of other ranks: share of this one not recorded",),
-        ),
+    # Expert parallelism, 8 of 64 experts: this rank may have all of the rows, or none; of evenly spread ones an eighth.
+    *(
+        (
+            call(FUSED, *MIXTRAL, *more),
+            work(
+                0,
+                MOVED,
+                SPREAD,
+                likely=MOVED + SPREAD,
+                most=MOVED + 6 * BOTH,
+                flops_likely=FLOPS // 8,
+                flops_high=FLOPS,
+                notes=SHARED,
+            ),
+        )
+        for more in ((64, None), (-1, tensor("int32 64")), (64, tensor("int32 64")))
     ),
     # TensorRT-LLM, fp4 throughout, 16 weights in a word; 2 of tensor parallelism, then 1 or 4 of expert parallelism.
     (
@@ -158,11 +181,14 @@ CALLS: list[tuple[OpCall, Work | None]] = [
         work(
             0,
             32 + 64 * 2 + 2 * 2 * 4,
+            BOTH // 4 // 2,  # 2 of 32 are chosen, 8 of 32 are here: half of one
+            likely=32 + 64 * 2 + 2 * 2 * 4 + BOTH // 4 // 2,
             most=32 + 64 * 2 + 2 * 2 * 4 + 2 * BOTH // 4,
             math="fp4",
             bits=4,
+            flops_likely=FLOPS // 3 // 4,
             flops_high=FLOPS // 3,
-            notes=("experts of other ranks: share of this one not recorded",),
+            notes=SHARED,
         ),
     ),
     # Grouped products: rows are all that is known, so one expert at least.
@@ -171,7 +197,8 @@ CALLS: list[tuple[OpCall, Work | None]] = [
         work(
             2 * 6 * 64 * 128,
             6 * 64 + 6 * 128 * 2 + 64 * 128 + 4,
-            64 * 128 + 4,
+            SIX_ROWS * (64 * 128 + 4) // 10**6,
+            likely=6 * 64 + 6 * 128 * 2 + SIX_ROWS * (64 * 128 + 4) // 10**6,
             most=6 * 64 + 6 * 128 * 2 + 6 * (64 * 128 + 4),
             math="fp8",
             bits=8,
@@ -187,7 +214,8 @@ CALLS: list[tuple[OpCall, Work | None]] = [
         work(
             2 * 6 * 64 * 128,
             2 * (6 * 64 + 6 * 128 + 64 * 128),
-            2 * 64 * 128,
+            SIX_ROWS * 2 * 64 * 128 // 10**6,
+            likely=2 * (6 * 64 + 6 * 128) + SIX_ROWS * 2 * 64 * 128 // 10**6,
             most=2 * (6 * 64 + 6 * 128 + 6 * 64 * 128),
             notes=("4 of 8 experts if routing is uniform",),
         ),
@@ -206,7 +234,8 @@ CALLS: list[tuple[OpCall, Work | None]] = [
         work(
             2 * 6 * 64 * 128,
             2 * (3 * 64 + 6 * 128) + 2 * (64 * 128 // 2 + 128 * 2),
-            2 * (64 * 128 // 2 + 128 * 2),
+            4625 * (64 * 128 // 2 + 128 * 2) // 1000,
+            likely=2 * (3 * 64 + 6 * 128) + 4625 * (64 * 128 // 2 + 128 * 2) // 1000,
             most=2 * (3 * 64 + 6 * 128) + 6 * (64 * 128 // 2 + 128 * 2),
             bits=4,
             notes=SOME,

@@ -71,6 +71,17 @@ PAGED: tuple[Argument, ...] = (
     100,
 )
 
+# FlashInfer: workspaces and plan; pages, their list, lengths of the last; output, log-sum-exp.
+SPACES: tuple[Argument, ...] = ("uint8 999", "uint8 99", (1, 2, 3))
+PAGES: tuple[Argument, ...] = ("int32 5", "int32 20", "int32 4")
+NHD, HND = 0, 1
+BUILT = "dtype_q_bf16_dtype_kv_bf16_dtype_o_bf16_dtype_idx_i32_head_dim_qk_128_head_dim_vo_128_posenc_0"
+DECODE_RUN = f"batch_decode_with_kv_cache_{BUILT}::run"
+PAGED_RUN = f"batch_prefill_with_kv_cache_{BUILT}::paged_run"
+RAGGED_RUN = f"flashinfer::batch_prefill_with_kv_cache_{BUILT}_ragged_run"
+MERGED = Work("attention", 3 * 4 * 2 * 8, 3 * 4 * 2 * 8 * 2 + 2 * 2 * 4 * 4, "fp32")
+CHUNKS = replace(MIXED, decode_requests=0, decode_tokens=0, decode_kv_tokens=0, decode_sqsq=0, decode_sqsk=0)
+
 CACHED: list[tuple[OpCall, Composition | None, Work | None]] = [
     (call(VLLM), DECODE, None),
     (call(VLLM, "bf16 4x32x128", "bf16 4x8x128", "bf16 4x8x128", "bf16 4x32x128"), None, None),
@@ -117,17 +128,21 @@ CACHED: list[tuple[OpCall, Composition | None, Work | None]] = [
         DECODE,
         work(2 * 100 * 32 * 256, ROWS + 100 * TOKEN, 100 * TOKEN, math="fp8"),
     ),
-    # A window of 16: at least a share of 16 / 97 of 100 keys (one request may have 97), at most 16 each.
+    # A window of 16: at least 16 and 3 more, if one request has 97 of the 100 keys; 16 each at most and of equal ones.
     (
         call("_vllm_fa3_C::fwd", *FA3_CALL, 15, 0),
         DECODE,
-        work(
-            2 * 17 * 32 * 256,
-            ROWS + 16 * TOKEN,
-            16 * TOKEN,
-            math="fp8",
-            flops_high=2 * 64 * 32 * 256,
-            bytes_high=ROWS + 64 * TOKEN,
+        replace(
+            work(
+                2 * 19 * 32 * 256,
+                ROWS + 19 * TOKEN,
+                64 * TOKEN,
+                math="fp8",
+                flops_high=2 * 64 * 32 * 256,
+                bytes_high=ROWS + 64 * TOKEN,
+            ),
+            flops_expected=2 * 64 * 32 * 256,
+            bytes_expected=ROWS + 64 * TOKEN,
         ),
     ),
     # The step has more keys than the pages: the call is of something else.
@@ -146,7 +161,7 @@ CACHED: list[tuple[OpCall, Composition | None, Work | None]] = [
     # FlashAttention 2 in vLLM, chunks of 2 on 5 keys and 3 on 7.
     (
         call("_vllm_fa2_C::varlen_fwd", "bf16 5x4x8", "bf16 99x16x2x8", "bf16 99x16x2x8", *FA2),
-        replace(MIXED, decode_requests=0, decode_tokens=0, decode_kv_tokens=0, decode_sqsq=0, decode_sqsk=0),
+        CHUNKS,
         work(2 * 27 * 4 * 16, 2 * 5 * 32 * 2 + 12 * 64, 12 * 64),
     ),
     # FlashAttention 3 on latent keys: 64 of rope multiply queries of 64, the latent 512 multiplies twice.
@@ -187,6 +202,90 @@ CACHED: list[tuple[OpCall, Composition | None, Work | None]] = [
             bytes_high=4 * 32 * 256 * 2 + 4 * 128 * 8 * 256,
         ),
     ),
+    # FlashInfer decodes by the pages in use, whichever way these lie; an earlier version has no log-sum-exp.
+    *(
+        (
+            call(
+                DECODE_RUN, *SPACES, "bf16 4x32x128", cache, cache, *PAGES, "bf16 4x32x128", None, layout, -1, None, 0.1
+            ),
+            DECODE,
+            work(2 * 100 * 32 * 256, 4 * 32 * 256 * 2 + 100 * 8 * 256 * 2, 100 * 8 * 256 * 2),
+        )
+        for cache, layout in (("bf16 99x16x8x128", NHD), ("bf16 99x8x16x128", HND))
+    ),
+    # Without a step: a key each at least, the 20 pages of 16 at most. fp8 keys under 16-bit queries.
+    (
+        call(
+            DECODE_RUN,
+            *(*SPACES, "bf16 4x32x128", *["fp8_e4m3 99x16x8x128"] * 2, *PAGES, "bf16 4x32x128", NHD, -1, None, 0.1),
+        ),
+        None,
+        work(
+            2 * 4 * 32 * 256,
+            4 * 32 * 256 * 2 + 4 * TOKEN,
+            4 * TOKEN,
+            flops_high=2 * 320 * 32 * 256,
+            bytes_high=4 * 32 * 256 * 2 + 320 * TOKEN,
+        ),
+    ),
+    (call(DECODE_RUN, *SPACES, "bf16 4x32x128", *["bf16 99x16x8x128"] * 2, *PAGES, "bf16 4x32x128"), DECODE, None),
+    # Its prompts: chunks of 2 on 5 keys and of 3 on 7, in pages or not, causal or not.
+    (
+        call(
+            PAGED_RUN,
+            *(*SPACES, "bf16 5x4x8", *["bf16 99x16x2x8"] * 2, "int32 3", "int32 3", "int32 2", "int32 2"),
+            *("bf16 5x4x8", None, 1, NHD, -1, True, None),
+        ),
+        CHUNKS,
+        work(2 * 27 * 4 * 16, 2 * 5 * 32 * 2 + 12 * 64, 12 * 64),
+    ),
+    (
+        call(
+            RAGGED_RUN,
+            *(*SPACES, "bf16 5x4x8", *["bf16 12x2x8"] * 2, "int32 3", "int32 3", "bf16 5x4x8", None, 1, NHD, -1, True),
+        ),
+        CHUNKS,
+        work(2 * 27 * 4 * 16, 2 * 5 * 32 * 2 + 12 * 64, 7 * 64),
+    ),
+    (call(RAGGED_RUN, *SPACES, "bf16 5x4x8", *["bf16 12x2x8"] * 2, "int32 1", "int32 1"), CHUNKS, None),
+    (
+        call(
+            f"single_prefill_with_kv_cache_{BUILT}::run",
+            *("bf16 5x4x8", "bf16 2x12x8", "bf16 2x12x8", "uint8 99", "bf16 5x4x8", None, 0, HND, -1, None),
+        ),
+        None,
+        work(2 * 5 * 12 * 4 * 16, 2 * 5 * 32 * 2 + 12 * 64, 7 * 64),
+    ),
+    (
+        call(
+            "flashinfer_kernels::single_decode_with_kv_cache",
+            *("bf16 4x8", "bf16 12x2x8", "bf16 12x2x8", "uint8 99", "bf16 4x8", None, NHD, 3, 0.0),
+        ),
+        None,
+        work(2 * 4 * 4 * 16, 2 * 32 * 2 + 4 * 64, 4 * 64),  # a window of three keys and its own
+    ),
+    # Two parts of one attention: read with their log-sum-exp and written together. Of 4 tokens one has earlier keys.
+    (
+        call("_C::merge_attn_states", "bf16 4x2x8", None, "bf16 4x2x8", "fp32 2x4", "bf16 4x2x8", "fp32 2x4"),
+        None,
+        MERGED,
+    ),
+    (
+        call("_C::merge_attn_states", "bf16 4x2x8", None, "bf16 4x2x8", "fp32 2x4", "bf16 4x2x8", "fp32 2x4", 1, None),
+        None,
+        replace(MERGED, bytes=MERGED.bytes - 3 * 2 * 8 * 2),
+    ),
+    (
+        call("sgl_kernel::merge_state_v2", *["bf16 4x2x8", "fp32 4x2"] * 3),
+        None,
+        replace(MERGED, bytes=3 * (4 * 2 * 8 * 2 + 4 * 2 * 4)),
+    ),
+    (
+        call("flashinfer::merge_state", *["bf16 4x2x8", "fp32 4x2"] * 2),
+        None,
+        replace(MERGED, bytes=3 * (4 * 2 * 8 * 2 + 4 * 2 * 4)),
+    ),
+    (call("sgl_kernel::merge_state"), None, None),
     # TensorRT-LLM: queries, keys and values in one row of (32 + 8 + 8) x 128, a window that nothing exceeds.
     (
         call("trtllm::attn_custom_op_inplace", "bf16 4x6144", *[None] * 5, 4096, None, None, "0", "bf16 4x4096"),

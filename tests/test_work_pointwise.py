@@ -7,14 +7,18 @@ import pytest
 from tests.op_calls import call, tensor
 from tracekit.op_call import OpCall
 from tracekit.work import Work, work_of
-from tracekit.work_fused import fused_work
 from tracekit.work_index import join, join_by_kernel
 from tracekit.work_sizes import broadcast, promoted
 
 N = 16 * 559 * 1024
 UNKNOWN = ("dimensions not recorded",)
-ROWS = ("rows read: none to all of the indices",)
 DISTINCT = ("indices taken as distinct",)
+
+
+def gathered(family: str, least: int, most: int) -> Work:
+    """Of indices that all name one row, or each another, as is expected."""
+    return Work(family, 0, least, bytes_high=most, notes=DISTINCT, bytes_expected=most)
+
 
 POINTWISE: list[tuple[OpCall, Work]] = [
     (call("aten::add", "bf16 16x559x1024", "bf16 16x559x1024", 1), Work("elementwise", N, 3 * 2 * N, "fp32")),
@@ -179,21 +183,21 @@ REDUCTIONS: list[tuple[OpCall, Work]] = [
 INDEXING: list[tuple[OpCall, Work]] = [
     (
         call("aten::embedding", "bf16 1000x64", "int64 10", -1),
-        Work("embedding", 0, 8 * 10 + 2 * 640, bytes_high=8 * 10 + 2 * 2 * 640, notes=ROWS),
+        gathered("embedding", 8 * 10 + 2 * 640, 8 * 10 + 2 * 2 * 640),
     ),
     # The table is smaller than what is gathered from it.
     (
         call("aten::index_select", "bf16 3x64", 0, "int64 10"),
-        Work("index", 0, 8 * 10 + 2 * 640, bytes_high=8 * 10 + 2 * (640 + 192), notes=ROWS),
+        gathered("index", 8 * 10 + 2 * 640, 8 * 10 + 2 * (640 + 192)),
     ),
     (
         call("aten::gather", "bf16 1000x64", 0, tensor("int64 10x64", 1, 0), False),
-        Work("index", 0, 8 * 10 + 2 * 640, bytes_high=8 * 10 + 2 * 2 * 640, notes=ROWS),
+        gathered("index", 8 * 10 + 2 * 640, 8 * 10 + 2 * 2 * 640),
     ),
     # Strides not recorded: the index may be broadcast or not.
     (
         call("aten::gather", "bf16 1000x64", 0, "int64 10x64", False),
-        Work("index", 0, 8 * 10 + 2 * 640, bytes_high=8 * 640 + 2 * 2 * 640, notes=ROWS),
+        gathered("index", 8 * 10 + 2 * 640, 8 * 640 + 2 * 2 * 640),
     ),
     (call("aten::scatter_", "fp32 4x6", 0, "int64 1x6", "fp32 4x6"), Work("index", 0, 8 * 6 + 2 * 24, notes=DISTINCT)),
     (
@@ -230,6 +234,21 @@ INDEXING: list[tuple[OpCall, Work]] = [
         Work("kv_cache", 0, 8 * 8 + 4 * 2 * 8 * 128, notes=("no slot taken as padding",)),
     ),
     (
+        call("vllm::unified_kv_cache_update", "bf16 8x2x64", "bf16 8x2x64", "model.layers.0.self_attn.attn"),
+        Work(
+            "kv_cache",
+            0,
+            (2 + 1) * 2 * 8 * 2 * 64,
+            bytes_high=(2 + 2) * 2 * 8 * 2 * 64,
+            notes=("no slot taken as padding", "cache type not recorded"),
+            bytes_expected=(2 + 2) * 2 * 8 * 2 * 64,
+        ),
+    ),
+    (
+        call("vllm::unified_mla_kv_cache_update", "bf16 8x512", "bf16 8x1x64", "layer", "fp8_ds_mla", "fp32"),
+        Work("kv_cache", 0, (2 + 1) * 8 * (512 + 64), notes=("no slot taken as padding",)),
+    ),
+    (
         call("_C_cache_ops::concat_and_cache_mla", "bf16 8x512", "bf16 8x64", "bf16 9x16x576", "int64 8", None, "fp32"),
         Work("kv_cache", 0, 8 * 8 + 2 * 2 * 8 * 576, notes=("no slot taken as padding",)),
     ),
@@ -256,6 +275,7 @@ def test_work(given: OpCall, expected: Work) -> None:
         call("aten::arange", 0, 5, 0, "int64 0"),
         call("aten::topk", "fp32 4x6", 7),
         call("_C_cache_ops::reshape_and_cache_flash", "bf16 8x64", "bf16 8x64"),
+        call("vllm::unified_kv_cache_update", "bf16 8x2x64", "bf16 9x2x64", "layer"),
     ],
 )
 def test_no_answer(given: OpCall) -> None:
@@ -308,7 +328,7 @@ FUSED = "fused: operations not recorded"
     ],
 )
 def test_generated_kernels(given: OpCall, expected: Work | None) -> None:
-    assert fused_work(given) == expected
+    assert work_of(given) == expected
 
 
 def test_broadcast_and_promotion() -> None:

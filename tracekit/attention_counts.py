@@ -5,6 +5,8 @@ A query of a causal model sees the keys up to its own. With q queries and k keys
 
     pairs of a causal sequence, right-aligned   q k - (q q - q) / 2
     keys                                        k, with a window of w keys at most q + w - 1
+
+Expected is what equal lengths would give, where sums of them are known.
 """
 
 from __future__ import annotations
@@ -32,8 +34,36 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """A count: at least, expected, at most."""
+
+    low: int
+    expected: int
+    high: int
+
+    @classmethod
+    def clamped(cls, low: int, expected: int, high: int) -> Range:
+        """Where ends were counted in different ways, and the expectation by rounded lengths."""
+        return cls(min(low, high), min(max(low, expected), high), high)
+
+    @classmethod
+    def exactly(cls, value: int) -> Range:
+        """A count that is known."""
+        return cls(value, value, value)
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
+
+    def times(self, factor: int) -> Range:
+        """Each end multiplied."""
+        return Range(self.low * factor, self.expected * factor, self.high * factor)
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
-    """Sums over the sequences of a call. queries, and at least and at most: pairs, and keys that are read."""
+    """Sums over the sequences of a call. queries, and at least and at most: pairs, and keys that are read. _expected:
+    if all are as long; -1 for the same as at least.
+    """
 
     queries: int
     pairs: int
@@ -41,6 +71,24 @@ class Counts:
     keys: int
     keys_high: int
     notes: tuple[str, ...] = ()
+    pairs_expected: int = -1
+    keys_expected: int = -1
+
+    @classmethod
+    def within(cls, queries: int, pairs: Range, keys: Range) -> Counts:
+        """Of both ranges."""
+        likely_pairs, likely_keys = (one.expected if one.expected != one.low else -1 for one in (pairs, keys))
+        return cls(queries, pairs.low, pairs.high, keys.low, keys.high, (), likely_pairs, likely_keys)
+
+    @property
+    def pairs_range(self) -> Range:
+        """Pairs at least, expected, at most."""
+        return Range(self.pairs, max(self.pairs, self.pairs_expected), self.pairs_high)
+
+    @property
+    def keys_range(self) -> Range:
+        """Keys at least, expected, at most."""
+        return Range(self.keys, max(self.keys, self.keys_expected), self.keys_high)
 
     @property
     def exact(self) -> bool:
@@ -49,14 +97,10 @@ class Counts:
 
     def plus(self, other: Counts) -> Counts:
         """Of the sequences of both."""
-        return Counts(
-            self.queries + other.queries,
-            self.pairs + other.pairs,
-            self.pairs_high + other.pairs_high,
-            self.keys + other.keys,
-            self.keys_high + other.keys_high,
-            (*self.notes, *(note for note in other.notes if note not in self.notes)),
+        both = Counts.within(
+            self.queries + other.queries, self.pairs_range + other.pairs_range, self.keys_range + other.keys_range
         )
+        return replace(both, notes=(*self.notes, *(note for note in other.notes if note not in self.notes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +329,52 @@ def _summed(sums: Sums, window: int | None) -> Counts | None:
         return None
     if sums.squares * requests < tokens * tokens:
         return None
-    pairs = sums.products - uneven // 2
-    full = Counts(tokens, pairs, pairs, keys, keys)
+    pairs = Range.exactly(sums.products - uneven // 2)
     if window is None:
+        return Counts.within(tokens, pairs, Range.exactly(keys))
+    return Counts.within(
+        tokens,
+        pairs_in_window(pairs, tokens, keys, requests, window),
+        keys_in_window(tokens, keys, requests, window),
+    )
+
+
+# ---- windows over requests of which only sums are known --------------------------------------------------------------
+
+
+def pairs_in_window(full: Range, queries: int, keys: int, requests: int | None, window: int) -> Range:
+    """Pairs if each query sees only the last `window` keys. full: without it; keys: of all requests, new ones too.
+
+    At least: no request has cached keys, or nearly all keys are one request's, or a share of window / longest is left.
+    """
+    high = min(full.high, queries * window)
+    longest = keys - (requests or 1) + 1
+    if window >= longest:
         return full
+    if requests is None:
+        return Range.clamped(queries, queries, high)
+    mask = Mask(causal=True, left=window - 1)
     if requests == 1:
-        mask = Mask(causal=True, left=window - 1)
-        exact, touched = pairs_of(tokens, keys, mask), keys_of(tokens, keys, mask)
-        return Counts(tokens, exact, exact, touched, touched)
-    return windowed(full, requests, window, keys - requests + 1)
+        return Range.exactly(pairs_of(queries, keys, mask))
+    if requests == queries:
+        least = min(longest, window) + requests - 1
+        return Range.clamped(least, requests * min(keys // requests, window), high)
+    new = queries // requests
+    least = max(requests * pairs_of(new, new, mask), -(-full.low * window // longest))
+    return Range.clamped(least, requests * pairs_of(new, keys // requests, mask), high)
+
+
+def keys_in_window(queries: int, keys: int, requests: int | None, window: int) -> Range:
+    """Keys that are read at least once, over all requests."""
+    longest = keys - (requests or 1) + 1
+    if window >= longest:
+        return Range.exactly(keys)
+    if requests is None:
+        return Range(queries, queries, keys)
+    if requests == queries:
+        return pairs_in_window(Range.exactly(keys), queries, keys, requests, window)
+    high = min(keys, queries + requests * (window - 1))
+    if requests == 1:
+        return Range.exactly(high)
+    likely = requests * min(keys // requests, queries // requests + window - 1)
+    return Range.clamped(max(queries, keys * window // longest), likely, high)

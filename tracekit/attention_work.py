@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.attention_counts import Counts
+from tracekit.attention_counts import Counts, Range
 from tracekit.op_call import Tensor
 from tracekit.work import Work
+from tracekit.work_sizes import beyond
 
-_SAME = -1  # of a high bound of Work
 _MATHS = {"fp64": "fp64_matrix", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
 
 
@@ -82,18 +82,30 @@ def attention_work(
 ) -> Work:
     """The work of these sums. cached: all keys come from a cache; else only those that the queries do not bring."""
     moved = counts.queries * (rows.read_bytes + rows.written_bytes) + extra_bytes
-    flops, flops_high = (2 * pairs * (rows.query + rows.output) for pairs in (counts.pairs, counts.pairs_high))
-    low, high = (moved + keys * rows.key_bytes for keys in (counts.keys, counts.keys_high))
-    earlier = counts.keys if cached else max(0, counts.keys - counts.queries)
-    return Work(
-        "attention",
+    flops, keys = counts.pairs_range.times(2 * (rows.query + rows.output)), counts.keys_range
+    earlier = keys.expected if cached else max(0, keys.expected - counts.queries)
+    return within(
         flops,
-        low,
-        rows.math if flops_high else "",
-        flops_high=_SAME if flops_high == flops else flops_high,
-        bytes_high=_SAME if high == low else high,
+        Range.exactly(moved) + keys.times(rows.key_bytes),
+        rows.math,
         kv_bytes=earlier * rows.key_bytes,
         notes=(*counts.notes, *notes),
+    )
+
+
+def within(flops: Range, moved: Range, math: str, *, kv_bytes: int = 0, notes: tuple[str, ...] = ()) -> Work:
+    """Work of attention of these operations and bytes."""
+    return Work(
+        "attention",
+        flops.low,
+        moved.low,
+        math if flops.high else "",
+        flops_high=beyond(flops.high, flops.low),
+        bytes_high=beyond(moved.high, moved.low),
+        kv_bytes=kv_bytes,
+        notes=notes,
+        flops_expected=beyond(flops.expected, flops.low),
+        bytes_expected=beyond(moved.expected, moved.low),
     )
 
 
@@ -103,15 +115,20 @@ def backward_work(counts: Counts, rows: Rows) -> Work:
     3 of them run over the width of keys (scores, gradients of queries and of keys), 2 over that of values. Read once:
     queries, keys, values, outputs and their gradients; written: gradients of queries, keys and values.
     """
-    flops, flops_high = (2 * pairs * (3 * rows.query + 2 * rows.output) for pairs in (counts.pairs, counts.pairs_high))
-    moved = counts.queries * (2 * rows.read_bytes + 2 * rows.written_bytes)
-    low, high = (moved + 2 * keys * rows.key_bytes for keys in (counts.keys, counts.keys_high))
-    return Work(
-        "attention",
-        flops,
-        low,
-        rows.math if flops_high else "",
-        flops_high=_SAME if flops_high == flops else flops_high,
-        bytes_high=_SAME if high == low else high,
+    moved = Range.exactly(2 * counts.queries * (rows.read_bytes + rows.written_bytes))
+    return within(
+        counts.pairs_range.times(2 * (3 * rows.query + 2 * rows.output)),
+        moved + counts.keys_range.times(2 * rows.key_bytes),
+        rows.math,
         notes=(*counts.notes, "backward"),
     )
+
+
+def flops_of(work: Work) -> Range:
+    """Operations at least, expected, at most."""
+    return Range(work.flops, max(work.flops, work.flops_expected), max(work.flops, work.flops_high))
+
+
+def bytes_of(work: Work) -> Range:
+    """Bytes at least, expected, at most."""
+    return Range(work.bytes, max(work.bytes, work.bytes_expected), max(work.bytes, work.bytes_high))

@@ -54,7 +54,7 @@ class Given:
         named: list[tuple[str, object]] = [
             *(("--ncu", path) for path in self.ncu),
             *(("--device-spec", path) for path in self.device_spec),
-            *(("--peak", f"{name}={value:g}") for name, value in self.peaks.items()),
+            *(("--peak", f"{name}={value:.15g}") for name, value in self.peaks.items()),
             *(("--capture-trace", path) for path in self.capture_trace),
             *(() if self.model is None else (("--model", self.model),)),
             *(() if self.tensor_parallel is None else (("--tensor-parallel", self.tensor_parallel),)),
@@ -68,6 +68,9 @@ class Given:
         from tracekit.model_config import read_model_config
 
         check_given(self.peaks)
+        for path in self.capture_trace:
+            if not path.exists():
+                raise UsageError(f"{path}: no such file")
         if self.tensor_parallel is not None and self.tensor_parallel < 1:
             raise UsageError(
                 f"tensor parallelism of {self.tensor_parallel}: it counts devices that share a layer, from 1"

@@ -63,7 +63,7 @@ LEFT JOIN kernel_classes AS c
     AND c.name = k.name
     AND c.op_name = coalesce(o.name, '');
 
--- API calls for captured_sequences, but for `work` and `tokens`: of threads that captured a graph.
+-- API calls for captured_sequences, but for `work` and `tokens`: where captures begin and end, and what lies in them.
 -- column id BIGINT: the call.
 -- column rank INTEGER: rank.
 -- column pid BIGINT: process.
@@ -74,39 +74,44 @@ LEFT JOIN kernel_classes AS c
 -- column starts BOOLEAN: it starts one piece of device work, or adds it to the graph that is captured.
 -- column kernel VARCHAR: what it launches, NULL where the profiler does not say.
 CREATE MACRO capture_calls() AS TABLE
+WITH marked AS (
+    SELECT
+        l.id,
+        l.rank,
+        l.pid,
+        l.tid,
+        l.ts,
+        l.name,
+        l.op_id,
+        l.args,
+        l.parent_id,
+        CASE
+            WHEN contains(l.name, 'StreamBeginCapture') THEN true
+            WHEN contains(l.name, 'StreamEndCapture') THEN false
+        END AS begins
+    FROM launches AS l
+    WHERE (l.rank, l.pid, l.tid) IN (
+        SELECT (rank, pid, tid) FROM launches WHERE contains(name, 'StreamBeginCapture')
+    )
+)
 SELECT
-    l.id,
-    l.rank,
-    l.pid,
-    l.tid,
-    l.ts,
-    l.name,
-    l.op_id,
-    regexp_matches(l.name, '^(cuda|hip|cu)(Ext)?(Module)?(Launch(Cooperative)?Kernel|Memcpy|Memset)') AS starts,
-    CASE WHEN json_valid(l.args) THEN json_extract_string(l.args, '$.kernel') END AS kernel
-FROM launches AS l
-WHERE (l.rank, l.pid, l.tid) IN (
-    SELECT (rank, pid, tid) FROM launches WHERE contains(name, 'StreamBeginCapture')
-);
-
--- Device rows of replayed graphs, for match_replay.
--- column id BIGINT: the row.
--- column launch_id BIGINT: the call that started the replay.
--- column ts BIGINT: start.
--- column graph_node_id BIGINT: node, NULL where not recorded.
--- column name VARCHAR: as recorded.
--- column tokens BIGINT: new tokens of the step, NULL outside steps and where its mark does not say.
-CREATE MACRO replayed_rows() AS TABLE
-SELECT
-    d.id,
-    d.launch_id,
-    d.ts,
-    d.graph_node_id,
-    d.name,
-    step_tokens(s) AS tokens
-FROM device_activity AS d
-JOIN launches AS l ON l.id = d.launch_id
-LEFT JOIN steps AS s
-    ON s.rank = d.rank
-    AND s.step = d.step
-WHERE contains(l.name, 'GraphLaunch') AND d.kind <> 'graph';
+    m.id,
+    m.rank,
+    m.pid,
+    m.tid,
+    m.ts,
+    m.name,
+    m.op_id,
+    regexp_matches(m.name, '^(cuda|hip|cu)(Ext)?(Module)?(Launch(Cooperative)?Kernel|Memcpy|Memset)')
+    -- A driver call within a runtime call starts nothing of its own.
+    AND around.id IS NULL AS starts,
+    CASE WHEN json_valid(m.args) THEN json_extract_string(m.args, '$.kernel') END AS kernel
+FROM marked AS m
+LEFT JOIN marked AS around ON around.id = m.parent_id
+-- A thread may have launched millions of kernels outside its captures.
+QUALIFY m.begins IS NOT NULL
+    OR last_value(m.begins IGNORE NULLS) OVER (
+        PARTITION BY m.rank, m.pid, m.tid
+        ORDER BY m.ts, m.id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    );

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tracekit.attention_counts import Range, keys_in_window, pairs_in_window
 from tracekit.config_layers import Layers, Slot
+from tracekit.moe_experts import Routing
 from tracekit.step_marks import Composition
 from tracekit.work import Work
 
@@ -27,32 +29,6 @@ _WITH_RESIDUAL = re.compile(
 )
 _ALONE = re.compile(r"fusedaddenume0", re.IGNORECASE)
 _QUANTIZED = re.compile(r"quant(?!enum)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A count: at least, expected, at most."""
-
-    low: int
-    expected: int
-    high: int
-
-    @classmethod
-    def clamped(cls, low: int, expected: int, high: int) -> Range:
-        """Where ends were counted in different ways, and the expectation by rounded lengths."""
-        return cls(min(low, high), min(max(low, expected), high), high)
-
-    @classmethod
-    def exactly(cls, value: int) -> Range:
-        """A count that is known."""
-        return cls(value, value, value)
-
-    def __add__(self, other: Range) -> Range:
-        return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
-
-    def times(self, factor: int) -> Range:
-        """Each end multiplied."""
-        return Range(self.low * factor, self.expected * factor, self.high * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +150,7 @@ class _Weight:
 def _experts(layers: Layers, slot: Slot, tokens: int, one: _Weight) -> Estimate | None:
     """Grouped products: 2 * tokens * experts of each * inputs * outputs; the weights of the experts that are touched.
 
-    All tokens may go to the same experts, or each to others. Chosen evenly, E * (1 - (1 - k / E) ** T) of E are touched
-    (an expert is missed by each of T tokens with probability 1 - k / E). The activation after the first product and the
+    Which experts are touched: moe_experts.py. The activation after the first product and the
     sum over a token's experts after the second may be part of the kernel: the least that it writes is the result of
     that.
     """
@@ -183,16 +158,14 @@ def _experts(layers: Layers, slot: Slot, tokens: int, one: _Weight) -> Estimate 
     if experts is None:
         return None
     count, each = experts.count, experts.per_token
-    low, high = each, min(count, tokens * each)
-    likely = count * (1 - (1 - each / count) ** tokens)
-    thousandths = min(max(round(1000 * likely), 1000 * low), 1000 * high)
-    weights = Range(one.bytes * low, one.bytes * thousandths // 1000, one.bytes * high)
+    routing = Routing(count, tokens, each)
+    weights = Range(one.bytes * routing.fewest, routing.likely_bytes(one.bytes), one.bytes * routing.most)
     first = slot.name == "experts_gate_up"
     read = size(tokens * slot.inputs * (1 if first else each), one.math)
     written = tokens * each * slot.outputs
     least = (written // 2 if layers.config.gated else written) if first else tokens * slot.outputs
     activations = Range(read + size(least, dtype), read + size(least, dtype), read + size(written, dtype))
-    notes = (PADDING, f"{round(likely)} of {count} experts if routing is uniform", *layers.config.assumed)
+    notes = (PADDING, f"{round(routing.likely)} of {count} experts if routing is uniform", *layers.config.assumed)
     flops = Range.exactly(2 * tokens * each * slot.inputs * slot.outputs)
     moved = weights + activations
     return estimate("moe", flops, moved, one.math, weights=weights, weight_bits=one.bits, notes=notes)
@@ -221,7 +194,7 @@ def attention(layers: Layers, layer: int, load: Composition, part: str, cache_bi
         return None
     flops, moved, keys = (sum(values[1:], values[0]) for values in zip(*known, strict=True))
     notes = ("softmax not counted", *layers.config.assumed)
-    return estimate("attention", flops, moved, layers.config.dtype, keys=keys.low, notes=notes)
+    return estimate("attention", flops, moved, layers.config.dtype, keys=keys.expected, notes=notes)
 
 
 def _attention_side(
@@ -267,51 +240,23 @@ def pairs_of(side: Side, window: int) -> Range | None:
         full = Range.exactly(keys)
     else:
         high = count * keys - (count * count - count) // 2
-        least = requests * _seen(1, count // requests, 0) + keys - count if requests else keys
+        least = _own(requests, count) + keys - count if requests else keys
         full = Range.exactly(high) if requests == 1 else Range.clamped(least, least, high)
-    return full if not window else _windowed(full, count, keys, requests, window)
+    return pairs_in_window(full, count, keys, requests, window) if window else full
 
 
-def _windowed(full: Range, count: int, keys: int, requests: int | None, window: int) -> Range:
-    high = min(full.high, count * window)
-    if requests is None:
-        return Range.clamped(count, count, high)
-    if requests == 1:
-        return Range.exactly(_seen(keys - count + 1, keys, window))
-    if requests == count:
-        # The fewest where one request holds nearly all keys.
-        least = min(keys - (requests - 1), window) + requests - 1
-        return Range.clamped(least, requests * min(keys // requests, window), high)
-    least = requests * _seen(1, count // requests, window)
-    length, new = keys // requests, count // requests
-    likely = requests * _seen(length - new + 1, length, window)
-    return Range.clamped(least, likely, high)
-
-
-def _seen(first: int, last: int, window: int) -> int:
-    """Keys seen by the queries at these positions, counted from 1: the sum of min(position, window)."""
-    if last < first:
-        return 0
-    if not window:
-        return (first + last) * (last - first + 1) // 2
-    below = _seen(first, min(last, window), 0)
-    return below + window * max(0, last - max(first, window + 1) + 1)
+def _own(requests: int, count: int) -> int:
+    """Pairs of as many new tokens in requests of equal length that have no earlier keys, rounded down."""
+    each = count // requests
+    return requests * (each * each + each) // 2
 
 
 def keys_of(side: Side, window: int) -> Range | None:
     """Keys that are read at least once, over all requests. None if not even the sum of key lengths is known."""
     if (keys := side.keys) is None or keys < side.tokens:
         return None
-    count, requests = side.tokens, side.requests
-    if not window:
-        return Range.exactly(keys)
-    if requests is None or not 0 < requests <= count:
-        return Range(count, count, keys)
-    if requests == count:
-        return _windowed(Range.exactly(keys), count, keys, requests, window)
-    high = min(keys, count + requests * (window - 1))
-    likely = requests * min(keys // requests, count // requests + window - 1)
-    return Range.exactly(high) if requests == 1 else Range.clamped(count, likely, high)
+    requests = side.requests if side.requests is not None and 0 < side.requests <= side.tokens else None
+    return keys_in_window(side.tokens, keys, requests, window) if window else Range.exactly(keys)
 
 
 # ---- the small kernels between ---------------------------------------------------------------------------------------

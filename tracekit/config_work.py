@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from tracekit import config_estimates as estimates
 from tracekit.arrays import Int64s
-from tracekit.config_estimates import Estimate, Range
+from tracekit.attention_counts import Range
+from tracekit.config_estimates import Estimate
 from tracekit.config_layers import Layers, Order
 from tracekit.config_match import Kernel, Role, roles_of
 from tracekit.model_config import ModelConfig
@@ -275,10 +276,7 @@ class _Output:
         for code, role in enumerate(step.roles):
             if role.shared and numbers[code] >= 0:
                 at = np.flatnonzero(codes == code)
-                values = [
-                    np.full(len(at), value, np.int64) if name == "weight_bits" else _split(value, durations[at])
-                    for name, value in zip(_COUNTS, self._values[int(numbers[code])], strict=True)
-                ]
+                values = shares_by_time(self._values[int(numbers[code])], durations[at])
                 wanted = shown[at]
                 places = self._length + np.searchsorted(keep, at[wanted])
                 self._shares.append((places.astype(np.int64), np.stack(values, axis=1)[wanted]))
@@ -326,6 +324,19 @@ class _Output:
             arrays[name] = pa.array(texts, pa.string()).take(picked)
         arrays["id"] = pa.array(np.concatenate(self._ids))
         return pa.table([arrays[name] for name in CONFIG_WORK.names], CONFIG_WORK)
+
+
+def shares_by_time(figures: Sequence[int], durations: Int64s) -> list[Int64s]:
+    """Shares of each of _COUNTS. Of ends of an interval what lies between is shared: rounding turns none around."""
+    shares: list[Int64s] = []
+    for at, (name, value) in enumerate(zip(_COUNTS, figures, strict=True)):
+        if name == "weight_bits":
+            shares.append(np.full(len(durations), value, np.int64))
+        elif name.endswith(("_expected", "_high")):
+            shares.append(shares[-1] + _split(value - figures[at - 1], durations))
+        else:
+            shares.append(_split(value, durations))
+    return shares
 
 
 def _split(value: int, durations: Int64s) -> Int64s:

@@ -2,7 +2,8 @@
 
 Which experts are touched is in the data, not in the shapes. `bytes` counts the fewest possible (all tokens choose the
 same experts), `bytes_high` the most (min(experts, rows)), `bytes_expected` as many as uniform routing would touch,
-E (1 - (1 - k/E)^T); weight_bytes are those. Real routing touches fewer.
+E (1 - (1 - k/E)^T); weight_bytes are those. Real routing touches fewer. Of E_all experts on all ranks, E of them here,
+uniform routing sends a share of E / E_all of the rows here, to E (1 - (1 - k/E_all)^T) experts.
 """
 
 from __future__ import annotations
@@ -11,29 +12,41 @@ from dataclasses import dataclass
 
 from tracekit.op_call import OpCall, Tensor
 from tracekit.work import Part, Work
+from tracekit.work_sizes import beyond
 
 INTEGERS = ("int32", "int64")
 FLOATS = {"fp64": "fp64_matrix", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _FP8 = ("fp8_e4m3", "fp8_e5m2")
 TWO_IN_A_BYTE = ("uint8", "fp4x2")  # as activations of fp4 are kept
+_EXACT = 2**53  # more is no double: only a broken trace has that many
 _PACKED = (*TWO_IN_A_BYTE, "int8", "int32", "uint32", "int64")
 
 
-def expected_experts(experts: int, chosen: int, tokens: int) -> float:
-    """Experts that uniform routing touches: each of `tokens` chooses `chosen` of `experts`. 0 where there are none."""
+def expected_experts(experts: int, chosen: int, tokens: int, everywhere: int = 0) -> float:
+    """Experts that uniform routing touches: each of `tokens` chooses `chosen` of `experts`, or of more that are
+    everywhere, these among them. 0 where there are none.
+    """
     if experts <= 0 or chosen <= 0 or tokens <= 0:
         return 0.0
-    return experts * (1.0 - (1.0 - min(1.0, chosen / experts)) ** tokens)
+    experts, chosen, tokens, among = (min(one, _EXACT) for one in (experts, chosen, tokens, everywhere or experts))
+    return experts * (1.0 - (1.0 - min(1.0, chosen / among)) ** tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Who chooses what. rows: tokens times experts per token, of which a rank may hold only some (partial)."""
+    """Who chooses what. rows: tokens times experts per token. everywhere: experts on all ranks, of which this one has
+    `experts`; 0 if it has all of them. Else how many of the rows it has is not recorded (partial).
+    """
 
     experts: int
     tokens: int
     chosen: int
-    partial: bool = False
+    everywhere: int = 0
+
+    @property
+    def partial(self) -> bool:
+        """Whether other ranks have some of the rows."""
+        return self.everywhere > 0
 
     @property
     def rows(self) -> int:
@@ -52,8 +65,13 @@ class Routing:
 
     @property
     def likely(self) -> float:
-        """Experts touched if routing is uniform; the fewest where that cannot be said."""
-        return self.fewest if self.partial else expected_experts(self.experts, self.chosen, self.tokens)
+        """Experts touched if routing is uniform."""
+        return expected_experts(self.experts, self.chosen, self.tokens, self.everywhere)
+
+    def likely_bytes(self, each: int) -> int:
+        """Bytes of the experts that uniform routing touches, `each` of one, to a millionth of an expert."""
+        likely = round(self.likely * 10**6) * each // 10**6
+        return min(max(likely, self.fewest * each), self.most * each)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -62,8 +80,7 @@ class Routing:
             return ("experts of other ranks: share of this one not recorded",)
         if self.fewest == self.most:
             return ()
-        likely = round(expected_experts(self.experts, self.chosen, self.tokens))
-        return (f"{likely} of {self.experts} experts if routing is uniform",)
+        return (f"{round(self.likely)} of {self.experts} experts if routing is uniform",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +157,18 @@ def experts_work(
     flops = sum(2 * routing.rows * one.n * one.k for one in projections)
     each = sum(one.expert_bytes for one in projections)
     low, high = (moved + count * each for count in (routing.fewest, routing.most))
+    weights = routing.likely_bytes(each)
     return Work(
         "gemm",
         0 if routing.partial else flops,
         low,
         math if flops else "",
-        flops_high=flops if routing.partial else -1,
-        bytes_expected=moved + round(routing.likely * each),
-        bytes_high=-1 if high == low else high,
-        weight_bytes=round(routing.likely * each),
+        flops_high=beyond(flops, 0) if routing.partial else -1,
+        bytes_high=beyond(high, low),
+        weight_bytes=weights,
         weight_bits=max(one.bits for one in projections),
         parts=parts,
         notes=routing.notes,
+        flops_expected=beyond(flops * routing.experts // routing.everywhere, 0) if routing.partial else -1,
+        bytes_expected=beyond(moved + weights, low),
     )

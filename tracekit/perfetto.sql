@@ -108,7 +108,6 @@ SELECT
     id
 FROM drawn
 WHERE dur > 0
-    AND kind <> 'counter'
 ORDER BY track, ts, dur DESC, id;
 
 -- name: flows
@@ -150,7 +149,7 @@ ORDER BY kind;
 SELECT
     kind,
     E',\n{"ph":"' || CASE
-        WHEN kind = 'counter' AND samples IS NOT NULL THEN 'C'
+        WHEN samples IS NOT NULL THEN 'C","cat":"' || coalesce('GPU ' || device || ' Counters', 'hardware_counters')
         WHEN kind IN ('counter', 'instant') AND dur = 0 THEN 'i","s":"t'
         ELSE 'X","dur":' || micros(dur) || ',"cat":"' || CASE kind
             WHEN 'kernel' THEN 'kernel'
@@ -163,7 +162,7 @@ SELECT
             WHEN 'annotation' THEN 'user_annotation'
             WHEN 'python' THEN 'python_function'
             WHEN 'instant' THEN 'cpu_instant_event'
-            WHEN 'counter' THEN 'hardware_counters'
+            WHEN 'counter' THEN CASE WHEN device IS NULL THEN 'hardware_counters' ELSE 'cuda_profiler_range' END
             ELSE kind
         END
     END || '","name":' || quoted(name) || place || ',"args":{' || CASE
@@ -210,7 +209,8 @@ FROM (
         f.target,
         s.targets,
         -- A counter's values, without those that are no number. Without any, it is a mere moment: viewers drop it.
-        CASE WHEN d.kind = 'counter' THEN nullif(array_to_string([
+        -- What was counted from one time to another is a span, with the counts as its arguments.
+        CASE WHEN d.kind = 'counter' AND d.dur = 0 THEN nullif(array_to_string([
             quoted(entry.key) || ':' || entry.value
             FOR entry IN map_entries(try_cast(d.args::JSON AS MAP(VARCHAR, DOUBLE)))
             IF isfinite(entry.value)

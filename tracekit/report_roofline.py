@@ -53,7 +53,7 @@ def overview(page: Page, roofline: Result, most: int | None) -> list[Text]:
     ]
     lines = page.wrapped(f"Bound by{where}: {', '.join(parts)} of the busy time", "", "", room)
     doubts = [f"{_covered(here):.1%} with evidence of its work"]
-    if here["above_roof_ns"]:
+    if here["above_roof_ns"] >= 0.0005 * here["busy_ns"]:
         doubts.append(f"{here['above_roof_ns'] / here['busy_ns']:.1%} above a roof: an error, see the findings")
     if here["problem"]:
         doubts.append(first_sentence(here["problem"]))

@@ -10,25 +10,25 @@ CREATE TABLE op_models (
 );
 
 -- The op that stands for the work of a launch: the innermost op around it, or the next one outside that has a model.
--- Filled by the Trace when a query first reads it, from work_around() and the parents of ops without a model.
+-- Filled by the Trace when a query first reads it, from work_around() and the parents of all host rows.
 -- column op_id BIGINT: the innermost op.
 -- column call_id BIGINT: the op with the model.
+-- column encloses BOOLEAN: within that op are others that have work of their own, beyond copies and fills.
 CREATE TABLE model_calls (
     op_id BIGINT NOT NULL,
-    call_id BIGINT NOT NULL
+    call_id BIGINT NOT NULL,
+    encloses BOOLEAN NOT NULL
 );
 
--- What model_calls is made from: innermost ops around launches of device work, those that a graph captured, too.
+-- What model_calls is made from: innermost ops around launches of device work, and around those that have no row of
+-- their own: what a graph captured, and what CUPTI counted in the place of recording it.
 -- column op_id BIGINT: the op.
--- column has_model BOOLEAN: it has a model itself.
 CREATE MACRO work_around() AS TABLE
-SELECT
-    o.id AS op_id,
-    m.name IS NOT NULL AS has_model
+SELECT o.id AS op_id
 FROM ops AS o
-LEFT JOIN op_models AS m ON m.name = o.name
 WHERE o.id IN (SELECT op_id FROM device_activity WHERE op_id IS NOT NULL)
-    OR o.id IN (SELECT op_id FROM capture_calls() WHERE starts AND op_id IS NOT NULL);
+    OR o.id IN (SELECT op_id FROM capture_calls() WHERE starts AND op_id IS NOT NULL)
+    OR o.id IN (SELECT op_id FROM range_counters() WHERE op_id IS NOT NULL);
 
 -- What a step works on, as one value.
 -- parameter s STRUCT: a row of steps.
@@ -108,7 +108,9 @@ WHERE o.id IN (SELECT call_id FROM model_calls);
 -- column weight_bits BIGINT: bits of a weight.
 -- column kv_bytes BIGINT: those of keys and values of earlier tokens.
 -- column link_bytes BIGINT: what a collective moves over its links.
--- column parts STRUCT[]: category, flops and bytes of its kernels, in order, [] unless they do different things.
+-- column part_categories VARCHAR[]: categories of its kernels, in order, [] unless they do different things.
+-- column part_flops BIGINT[]: their operations.
+-- column part_bytes BIGINT[]: their bytes.
 -- column by_load BOOLEAN: the work depends on what the step works on.
 -- column notes VARCHAR: what was assumed.
 CREATE TABLE op_work (
@@ -131,7 +133,9 @@ CREATE TABLE op_work (
     weight_bits BIGINT NOT NULL,
     kv_bytes BIGINT NOT NULL,
     link_bytes BIGINT NOT NULL,
-    parts STRUCT(category VARCHAR, flops BIGINT, bytes BIGINT)[] NOT NULL,
+    part_categories VARCHAR[] NOT NULL,
+    part_flops BIGINT[] NOT NULL,
+    part_bytes BIGINT[] NOT NULL,
     by_load BOOLEAN NOT NULL,
     notes VARCHAR NOT NULL
 );
@@ -174,6 +178,7 @@ WITH called AS (
         k.ts,
         k.dur,
         m.call_id,
+        m.encloses,
         coalesce(c.category, 'other') AS category,
         coalesce(c.subcategory, '') AS subcategory,
         w.* EXCLUDE (name, shapes, dtypes, scalars, args, beside, load)
@@ -200,8 +205,9 @@ cast_by_role AS (
         count(*) OVER call AS kernels,
         CASE
             WHEN is_beside(subcategory) THEN false
-            WHEN len(parts) > 0 THEN list_contains(list_transform(parts, lambda part: part.category), category)
-            ELSE category = family
+            WHEN len(part_categories) > 0 THEN list_contains(part_categories, category)
+            -- A convolution may be a matrix product of what another kernel has laid out for it.
+            ELSE category = family OR (family = 'conv' AND category = 'gemm')
         END AS is_of_family
     FROM called
     WINDOW call AS (PARTITION BY call_id)
@@ -211,9 +217,10 @@ chosen AS (
         *,
         count(*) FILTER (is_of_family) OVER (PARTITION BY call_id) AS of_family
     FROM cast_by_role
-    -- Without a kernel of the family (its name may be in no rule), all share it that do not stand beside. Where a model
-    -- counts all keys as it knows of no window, a kernel that says it has one gets nothing.
-    QUALIFY (is_of_family OR (of_family = 0 AND NOT is_beside(subcategory)))
+    -- Without a kernel of the family (its name may be in no rule), all share it that do not stand beside; but where ops
+    -- within the call do its work, nothing is left for what else it launches. Where a model counts all keys as it knows
+    -- of no window, a kernel that says it has one gets nothing.
+    QUALIFY (is_of_family OR (of_family = 0 AND NOT encloses AND NOT is_beside(subcategory)))
         AND NOT (contains(notes, 'window not recorded') AND regexp_matches(name, 'Sliding|sliding|_swa_|Window'))
 ),
 placed AS (
@@ -227,11 +234,9 @@ placed AS (
 parted AS (
     SELECT
         *,
-        CASE WHEN len(parts) = takers AND takers > 1 THEN parts[place] END AS part,
-        CASE
-            WHEN len(parts) = takers AND takers > 1 THEN coalesce(parts[place].bytes / nullif(bytes, 0), 0)
-            ELSE share
-        END AS of_bytes
+        CASE WHEN len(part_flops) = takers AND takers > 1 THEN part_flops[place] END AS own_flops,
+        CASE WHEN len(part_bytes) = takers AND takers > 1 THEN part_bytes[place] END AS own_bytes,
+        coalesce(own_bytes / nullif(bytes, 0), share) AS of_bytes
     FROM placed
 )
 SELECT
@@ -240,10 +245,10 @@ SELECT
     kernels,
     family,
     math,
-    coalesce(part.flops, part_of(flops, share)) AS flops,
-    coalesce(part.flops, part_of(flops_expected, share)) AS flops_expected,
-    coalesce(part.flops, part_of(flops_high, share)) AS flops_high,
-    coalesce(part.bytes, part_of(bytes, share)) AS bytes,
+    coalesce(own_flops, part_of(flops, share)) AS flops,
+    coalesce(own_flops, part_of(flops_expected, share)) AS flops_expected,
+    coalesce(own_flops, part_of(flops_high, share)) AS flops_high,
+    coalesce(own_bytes, part_of(bytes, share)) AS bytes,
     part_of(bytes_expected, of_bytes) AS bytes_expected,
     part_of(bytes_high, of_bytes) AS bytes_high,
     part_of(weight_bytes, of_bytes) AS weight_bytes,
@@ -274,147 +279,3 @@ CREATE TABLE call_work (
     by_load BOOLEAN NOT NULL,
     notes VARCHAR NOT NULL
 );
-
--- Work of kernels that no op around them tells: lent by the same kernels elsewhere in the trace, or by another trace
--- (`--capture-trace`), or from the sizes of the model and the load of the step (`--model`). Filled by the Trace when a
--- query first reads it.
--- column id BIGINT: the kernel.
--- column part VARCHAR: the op that lent it, or the part of the model that it is.
--- column family VARCHAR: as in op_work, as what follows.
--- column math VARCHAR: what computes.
--- column flops BIGINT: operations, at least.
--- column flops_expected BIGINT: if routing is even and sequences are equally long.
--- column flops_high BIGINT: at most.
--- column bytes BIGINT: bytes, at least.
--- column bytes_expected BIGINT: if routing is even and sequences are equally long.
--- column bytes_high BIGINT: at most.
--- column weight_bytes BIGINT: those of weights.
--- column weight_bits BIGINT: bits of a weight.
--- column kv_bytes BIGINT: those of keys and values of earlier tokens.
--- column link_bytes BIGINT: what a collective moves over its links.
--- column how VARCHAR: where it is from, a few words.
--- column notes VARCHAR: what was assumed.
-CREATE TABLE mapped_work (
-    id BIGINT NOT NULL,
-    part VARCHAR NOT NULL,
-    family VARCHAR NOT NULL,
-    math VARCHAR NOT NULL,
-    flops BIGINT NOT NULL,
-    flops_expected BIGINT NOT NULL,
-    flops_high BIGINT NOT NULL,
-    bytes BIGINT NOT NULL,
-    bytes_expected BIGINT NOT NULL,
-    bytes_high BIGINT NOT NULL,
-    weight_bytes BIGINT NOT NULL,
-    weight_bits BIGINT NOT NULL,
-    kv_bytes BIGINT NOT NULL,
-    link_bytes BIGINT NOT NULL,
-    how VARCHAR NOT NULL,
-    notes VARCHAR NOT NULL
-);
-
--- Kernels that have the work of one op call to themselves, for borrowed_work.lendable.
--- column name VARCHAR: kernel.
--- column grid_x BIGINT: its geometry, as the next five.
--- column grid_y BIGINT: blocks.
--- column grid_z BIGINT: blocks.
--- column block_x BIGINT: threads.
--- column block_y BIGINT: threads.
--- column block_z BIGINT: threads.
--- column tokens BIGINT: new tokens of the step, NULL where not known.
--- column by_load BOOLEAN: the work depends on what the step works on.
--- column work BIGINT: number of the work, the same for equal work of ops of one name.
--- column part VARCHAR: the op.
--- column family VARCHAR: as in op_work, as all that follows.
--- column math VARCHAR: what computes.
--- column flops BIGINT: operations, at least.
--- column flops_expected BIGINT: expected.
--- column flops_high BIGINT: at most.
--- column bytes BIGINT: bytes, at least.
--- column bytes_expected BIGINT: expected.
--- column bytes_high BIGINT: at most.
--- column weight_bytes BIGINT: those of weights.
--- column weight_bits BIGINT: bits of a weight.
--- column kv_bytes BIGINT: those of keys and values of earlier tokens.
--- column link_bytes BIGINT: what a collective moves over its links.
--- column notes VARCHAR: what was assumed.
-CREATE MACRO lending_kernels() AS TABLE
-SELECT
-    k.name,
-    k.grid_x,
-    k.grid_y,
-    k.grid_z,
-    k.block_x,
-    k.block_y,
-    k.block_z,
-    step_tokens(s) AS tokens,
-    w.by_load,
-    dense_rank() OVER (ORDER BY o.name, w.family, w.math, w.flops, w.flops_high, w.bytes, w.bytes_high, w.notes) AS work,
-    o.name AS part,
-    w.* EXCLUDE (id, call_id, kernels, by_load)
-FROM call_work AS w
-JOIN kernels AS k ON k.id = w.id
-JOIN ops AS o ON o.id = w.call_id
-LEFT JOIN steps AS s
-    ON s.rank = k.rank
-    AND s.step = k.step
-WHERE w.kernels = 1
-    AND k.grid_x IS NOT NULL;
-
--- Kernels without an op that tells their work, for borrowed_work.borrowed.
--- column id BIGINT: the kernel.
--- column name VARCHAR: its name.
--- column grid_x BIGINT: its geometry, as the next five.
--- column grid_y BIGINT: blocks.
--- column grid_z BIGINT: blocks.
--- column block_x BIGINT: threads.
--- column block_y BIGINT: threads.
--- column block_z BIGINT: threads.
--- column tokens BIGINT: new tokens of the step, NULL where not known.
-CREATE MACRO bare_kernels() AS TABLE
-SELECT
-    k.id,
-    k.name,
-    k.grid_x,
-    k.grid_y,
-    k.grid_z,
-    k.block_x,
-    k.block_y,
-    k.block_z,
-    step_tokens(s) AS tokens
-FROM kernels AS k
-LEFT JOIN steps AS s
-    ON s.rank = k.rank
-    AND s.step = k.step
-WHERE k.grid_x IS NOT NULL
-    AND k.id NOT IN (SELECT id FROM call_work);
-
--- Launches that graphs captured, as capture_calls has them, with the op that tells the work of each.
--- The columns are those of capture_calls, and of asked_calls as strings, NULL where no op tells; and:
--- column launched BIGINT: launches for that op.
-CREATE MACRO captured_calls() AS TABLE
-SELECT
-    c.*,
-    a.name AS op_name,
-    a.shapes,
-    a.dtypes,
-    a.scalars,
-    a.args,
-    a.beside,
-    count(*) FILTER (c.starts) OVER (PARTITION BY m.call_id) AS launched
-FROM capture_calls() AS c
-LEFT JOIN model_calls AS m ON m.op_id = c.op_id
-LEFT JOIN asked_calls() AS a ON a.call_id = m.call_id;
-
--- Loads of the steps of replayed kernels.
--- column id BIGINT: the kernel.
--- column load BIGINT[]: step_load of its step, [] outside steps.
-CREATE MACRO replayed_loads() AS TABLE
-SELECT
-    r.id,
-    CASE WHEN s.step IS NULL THEN [] ELSE step_load(s) END AS load
-FROM replayed_rows() AS r
-JOIN kernels AS k ON k.id = r.id
-LEFT JOIN steps AS s
-    ON s.rank = k.rank
-    AND s.step = k.step;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from tracekit import roofline_tables
 from tracekit.devices import Peaks, peaks_of, peaks_table
 from tracekit.footer import DeviceInfo
-from tracekit.roofline_lend import mapped_work
+from tracekit.roofline_lend import lent_work
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -20,7 +21,8 @@ _PARENTS = """
     SELECT
         e.id,
         e.parent_id,
-        e.kind = 'op' AND m.name IS NOT NULL AS has_model
+        e.kind = 'op' AND m.name IS NOT NULL AS has_model,
+        e.name IN ('aten::copy_', 'aten::fill_', 'aten::zero_') AS prepares
     FROM events AS e
     LEFT JOIN op_models AS m ON m.name = e.name
     WHERE e.pid IS NOT NULL
@@ -32,12 +34,14 @@ _ASKED = "SELECT DISTINCT name, shapes, dtypes, scalars, args, beside, load FROM
 
 def roofline_fillers(trace: Trace) -> Mapping[str, Callable[[], pa.Table | str]]:
     """What fills each table, by its name: rows, or the query that has them."""
+    lent = cache(lambda: lent_work(trace))
     return {
         "op_models": lambda: roofline_tables.op_models(trace.sql(_OPS)["name"].to_pylist()),
         "model_calls": lambda: _model_calls(trace),
         "op_work": lambda: roofline_tables.op_work(trace.sql(_ASKED)),
         "call_work": lambda: "FROM op_kernels()",
-        "mapped_work": lambda: mapped_work(trace),
+        "mapped_work": lambda: lent().mapped,
+        "measured_work": lambda: lent().measured,
         "device_peaks": lambda: peaks_table(_devices(trace), specs=trace.beside.specs, given=trace.beside.peaks),
     }
 
@@ -59,6 +63,5 @@ def _devices(trace: Trace) -> list[DeviceInfo]:
 
 def _model_calls(trace: Trace) -> pa.Table:
     around = trace.sql("FROM work_around() ORDER BY op_id")
-    # Only where an op has no model must one look further out.
-    further = _PARENTS if not all(around["has_model"].to_pylist()) else f"{_PARENTS} LIMIT 0"
-    return roofline_tables.model_calls(around, trace.sql(further))
+    is_vain = not len(around) or not len(trace.sql("FROM op_models"))
+    return roofline_tables.model_calls(around, trace.sql(f"{_PARENTS} LIMIT 0" if is_vain else _PARENTS))

@@ -31,24 +31,29 @@ CREATE TABLE device_peaks (
     problem VARCHAR NOT NULL
 );
 
+-- A number that can be a count or a size, as recorded; NULL if it is none, or not above zero. Exact enough, and no product
+-- of such numbers is too large.
+-- parameter value VARCHAR: as recorded.
+CREATE MACRO plausible(value) AS CASE WHEN TRY_CAST(value AS DOUBLE) BETWEEN 1 AND 1e18 THEN TRY_CAST(value AS DOUBLE) END;
+
 -- What a device's multiprocessors hold at once, where the trace says.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
--- column sms BIGINT: multiprocessors.
--- column threads BIGINT: threads of one.
--- column registers BIGINT: registers of one.
--- column shared_memory BIGINT: bytes of shared memory of one.
+-- column sms DOUBLE: multiprocessors.
+-- column threads DOUBLE: threads of one.
+-- column registers DOUBLE: registers of one.
+-- column shared_memory DOUBLE: bytes of shared memory of one.
 CREATE MACRO device_limits() AS TABLE
 SELECT
     rank,
     device,
-    (properties ->> '$.numSms')::BIGINT AS sms,
-    (properties ->> '$.maxThreadsPerMultiprocessor')::BIGINT AS threads,
-    (properties ->> '$.regsPerMultiprocessor')::BIGINT AS registers,
+    plausible(properties ->> '$.numSms') AS sms,
+    plausible(properties ->> '$.maxThreadsPerMultiprocessor') AS threads,
+    plausible(properties ->> '$.regsPerMultiprocessor') AS registers,
     coalesce(
-        properties ->> '$.sharedMemPerMultiprocessor',
-        properties ->> '$.maxSharedMemoryPerMultiProcessor'
-    )::BIGINT AS shared_memory
+        plausible(properties ->> '$.sharedMemPerMultiprocessor'),
+        plausible(properties ->> '$.maxSharedMemoryPerMultiProcessor')
+    ) AS shared_memory
 FROM devices;
 
 -- Blocks of a kernel by how many run on the device at once: below 1, a part of the device has nothing to do. As far as
@@ -56,32 +61,41 @@ FROM devices;
 -- parameter k STRUCT: a kernel.
 -- parameter d STRUCT: a row of device_limits.
 CREATE MACRO kernel_waves(k, d) AS
-    (k.grid_x * k.grid_y * k.grid_z) / d.sms / coalesce(
-        nullif(
+    plausible(k.grid_x) * plausible(k.grid_y) * plausible(k.grid_z) / d.sms / greatest(
+        1,
+        coalesce(
             least(
-                d.threads // nullif(k.block_x * k.block_y * k.block_z, 0),
-                d.registers // nullif(k.registers * k.block_x * k.block_y * k.block_z, 0),
-                d.shared_memory // nullif(k.shared_memory, 0)
+                floor(d.threads / (plausible(k.block_x) * plausible(k.block_y) * plausible(k.block_z))),
+                floor(
+                    d.registers
+                    / (plausible(k.registers) * plausible(k.block_x) * plausible(k.block_y) * plausible(k.block_z))
+                ),
+                floor(d.shared_memory / plausible(k.shared_memory))
             ),
-            0
-        ),
-        1
+            1
+        )
     );
 
--- Device rows in the scope with the time that is theirs on their stream. A kernel that is launched before the one before
--- it has ended (programmatic dependent launch) waits for it: that is not its work's time.
+-- All device rows with the end of the work before them, on their device and on their stream, and the row that this is.
 -- column id BIGINT: the row.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
 -- column stream BIGINT: stream.
--- column dur BIGINT: length within the scope.
--- column alone_ns BIGINT: the part of it after all earlier work of its stream.
--- column kept DOUBLE: share of the row that lies in the scope.
-CREATE MACRO stream_segments() AS TABLE
+-- column step INTEGER: serving step, NULL outside steps.
+-- column ts BIGINT: start.
+-- column dur BIGINT: length.
+-- column finished BOOLEAN: its end was recorded.
+-- column stream_until BIGINT: end of all earlier work of its stream, NULL for its first row.
+-- column busy_until BIGINT: end of all earlier work of the device, NULL for its first row.
+-- column holder STRUCT: id and stream of the earlier row that ends last, NULL for the first row.
+CREATE MACRO placed_rows() AS TABLE
 SELECT
-    id,
-    stream,
-    scope_clip(ts + dur) - scope_clip(ts) AS dur,
-    greatest(0, scope_clip(ts + dur) - scope_clip(greatest(ts, coalesce(stream_until, ts)))) AS alone_ns,
-    coalesce((scope_clip(ts + dur) - scope_clip(ts)) / nullif(dur, 0), 1) AS kept
+    *,
+    last_value(CASE WHEN busy_until IS NULL OR ts + dur > busy_until THEN {id: id, stream: stream} END IGNORE NULLS) OVER (
+        PARTITION BY rank, device
+        ORDER BY ts, dur DESC, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS holder
 FROM (
     SELECT
         id,
@@ -91,24 +105,67 @@ FROM (
         step,
         ts,
         dur,
+        dur > 0 OR NOT coalesce(contains(args, '"finished": false'), false) AS finished,
         max(ts + dur) OVER (
             PARTITION BY rank, device, stream
             ORDER BY ts, dur DESC, id
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS stream_until
+        ) AS stream_until,
+        max(ts + dur) OVER (
+            PARTITION BY rank, device
+            ORDER BY ts, dur DESC, id
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS busy_until
     FROM device_activity
+);
+
+-- Device rows in the scope with the time that is theirs on their stream. A kernel that is launched before the one before
+-- it has ended (programmatic dependent launch) waits for it: that is not its work's time.
+-- column id BIGINT: the row.
+-- column stream BIGINT: stream.
+-- column dur BIGINT: length within the scope.
+-- column alone_ns BIGINT: the part of it after all earlier work of its stream.
+-- column beside_ns BIGINT: of alone_ns, the part beside work of other streams; at most, where several ran beside it.
+-- column kept DOUBLE: share of the row that lies in the scope; 0 if its end was not recorded.
+CREATE MACRO stream_segments() AS TABLE
+WITH placed AS MATERIALIZED (
+    FROM placed_rows()
+),
+joined AS (
+    SELECT
+        holder.id AS id,
+        sum(scope_clip(least(ts + dur, busy_until)) - scope_clip(ts))::BIGINT AS ns
+    FROM placed
+    WHERE ts < busy_until
+        AND holder.stream IS DISTINCT FROM stream
+    GROUP BY holder.id
+),
+timed AS (
+    SELECT
+        p.*,
+        scope_clip(p.ts + p.dur) - scope_clip(p.ts) AS clipped,
+        greatest(0, scope_clip(p.ts + p.dur) - scope_clip(greatest(p.ts, coalesce(p.stream_until, p.ts)))) AS alone,
+        greatest(0, scope_clip(p.ts + p.dur) - scope_clip(greatest(p.ts, coalesce(p.busy_until, p.ts)))) AS exclusive,
+        coalesce(j.ns, 0) AS joined_ns
+    FROM placed AS p
+    LEFT JOIN joined AS j ON j.id = p.id
+    WHERE in_scope(p.rank, p.device, p.step)
+        AND in_window(p.ts, p.dur)
 )
-WHERE in_scope(rank, device, step)
-    AND in_window(ts, dur);
+SELECT
+    id,
+    stream,
+    clipped AS dur,
+    alone AS alone_ns,
+    least(alone, alone - exclusive + joined_ns) AS beside_ns,
+    CASE WHEN finished THEN coalesce(clipped / nullif(dur, 0), 1) ELSE 0 END AS kept
+FROM timed;
 
 -- The work of device rows by the best evidence there is for each, at most one row each.
 -- column id BIGINT: the row.
 -- column call_id BIGINT: the op that it runs for, NULL if that is not where its work is from.
--- column evidence VARCHAR: B shapes of its op, C shapes of an op with several kernels, D from elsewhere, G bytes of a copy.
--- column how VARCHAR: the same in words.
--- column family VARCHAR: kind of work, as in op_work, as what follows.
+-- column family VARCHAR: kind of work, as in op_work, as what follows up to the notes.
 -- column math VARCHAR: what computes.
--- column part VARCHAR: the op, or the part of the model, that its work is from if not its own op's; NULL otherwise.
 -- column flops BIGINT: operations, at least.
 -- column flops_expected BIGINT: as in op_work.
 -- column flops_high BIGINT: at most.
@@ -120,6 +177,9 @@ WHERE in_scope(rank, device, step)
 -- column kv_bytes BIGINT: those of keys and values of earlier tokens.
 -- column link_bytes BIGINT: what a collective, or a copy from or to elsewhere, moves over links.
 -- column notes VARCHAR: what was assumed.
+-- column evidence VARCHAR: B shapes of its op, C shapes of an op with several kernels, D from elsewhere, G bytes of a copy.
+-- column how VARCHAR: the same in words.
+-- column part VARCHAR: the op, or the part of the model, that its work is from if not its own op's; NULL otherwise.
 CREATE MACRO row_work() AS TABLE
 SELECT
     * EXCLUDE (kernels, by_load),
@@ -153,7 +213,8 @@ SELECT
     '' AS notes
 FROM device_activity
 WHERE kind IN ('memcpy', 'memset')
-    AND bytes IS NOT NULL;
+    AND bytes BETWEEN 0 AND 4611686018427387903  -- twice as many are a number, too
+    AND (kind = 'memset' OR copy_kind IS NOT NULL);
 
 -- Measured counters of kernels by name and geometry, if there are any: what kernel_counters has, without those of others.
 -- column rank INTEGER: rank.
@@ -195,6 +256,7 @@ WHERE ncu_kernel IS NOT NULL;
 -- column subcategory VARCHAR: subcategory.
 -- column dur BIGINT: length within the scope.
 -- column alone_ns BIGINT: the part of it after all earlier work of its stream.
+-- column beside_ns BIGINT: of alone_ns, the part beside work of other streams; at most, where several ran beside it.
 -- column exclusive_ns BIGINT: time that is its alone on the device.
 -- column math VARCHAR: what computes, NULL without operations.
 -- column flops DOUBLE: operations: where it is an interval, those expected.
@@ -240,14 +302,18 @@ WITH known AS (
         b.subcategory,
         s.dur,
         s.alone_ns,
+        s.beside_ns,
         s.kept,
         b.exclusive_ns,
         w.* EXCLUDE (id, call_id, part),
         c.* EXCLUDE (rank, device, name, shape),
+        r.bytes AS range_bytes,
+        r.flops AS range_flops,
         m.dram_pct,
         m.tensor_pct,
         kernel_waves(d, l) AS waves,
-        d.grid_x IS NOT NULL AS has_geometry
+        d.grid_x IS NOT NULL AS has_geometry,
+        coalesce(d.kind = 'memcpy' AND d.copy_kind <> 'DtoD', false) AS leaves_device
     FROM classified_segments() AS b
     JOIN device_activity AS d ON d.id = b.id
     JOIN stream_segments() AS s ON s.id = b.id
@@ -261,6 +327,11 @@ WITH known AS (
         AND c.device IS NOT DISTINCT FROM b.device
         AND c.name = b.name
         AND c.shape IS NOT DISTINCT FROM launch_shape(d.grid_x, d.grid_y, d.grid_z, d.block_x, d.block_y, d.block_z)
+    LEFT JOIN measured_work AS r
+        ON r.kernel = b.name
+        AND r.op = o.name
+        AND r.shapes = o.shapes
+        AND r.dtypes = coalesce(o.dtypes, '')
     LEFT JOIN kernel_metrics() AS m
         ON m.rank = b.rank
         AND m.device IS NOT DISTINCT FROM b.device
@@ -281,12 +352,14 @@ worked AS (
         coalesce(notes, '') AS notes,
         CASE
             WHEN sm_pct IS NOT NULL OR measured_bytes IS NOT NULL OR measured_flops IS NOT NULL THEN 'A'
+            WHEN range_bytes IS NOT NULL OR range_flops IS NOT NULL THEN 'A'
             WHEN dram_pct IS NOT NULL THEN 'E'
             WHEN evidence IS NOT NULL THEN evidence
             WHEN kind = 'kernel' AND has_geometry AND category <> 'other' THEN 'F'
         END AS evidence,
         CASE
             WHEN sm_pct IS NOT NULL OR measured_bytes IS NOT NULL OR measured_flops IS NOT NULL THEN 'Nsight Compute'
+            WHEN range_bytes IS NOT NULL OR range_flops IS NOT NULL THEN 'CUPTI ranges'
             WHEN dram_pct IS NOT NULL THEN 'metrics of the device'
             WHEN evidence IS NOT NULL THEN how
             WHEN kind = 'kernel' AND has_geometry AND category <> 'other' THEN 'name and geometry'
@@ -302,12 +375,12 @@ peaks AS (
         q.l2_bytes,
         p.flops AS peak,
         p.achievable_flops AS achievable_peak,
-        kept * coalesce(measured_flops, w.flops) AS low_flops,
-        kept * coalesce(measured_flops, flops_expected) AS likely_flops,
-        kept * coalesce(measured_flops, flops_high) AS high_flops,
-        coalesce(kept * measured_bytes, metric_bytes, kept * bytes) AS low_bytes,
-        coalesce(kept * measured_bytes, metric_bytes, kept * bytes_expected) AS likely_bytes,
-        coalesce(kept * measured_bytes, metric_bytes, kept * bytes_high) AS high_bytes
+        kept * coalesce(measured_flops, range_flops, w.flops) AS low_flops,
+        kept * coalesce(measured_flops, range_flops, flops_expected) AS likely_flops,
+        kept * coalesce(measured_flops, range_flops, flops_high) AS high_flops,
+        coalesce(kept * measured_bytes, kept * range_bytes, metric_bytes, kept * bytes) AS low_bytes,
+        coalesce(kept * measured_bytes, kept * range_bytes, metric_bytes, kept * bytes_expected) AS likely_bytes,
+        coalesce(kept * measured_bytes, kept * range_bytes, metric_bytes, kept * bytes_high) AS high_bytes
     FROM worked AS w
     LEFT JOIN device_peaks AS q
         ON q.rank = w.rank
@@ -333,7 +406,7 @@ both_times AS (
         *,
         coalesce(CASE WHEN evidence = 'E' THEN tensor_ns END, shape_compute_ns) AS compute_ns,
         coalesce(CASE WHEN evidence = 'E' THEN tensor_ns END, shape_compute_high_ns) AS compute_high_ns,
-        category = 'communication' OR coalesce(link_bytes, 0) > 0 AS over_links
+        category = 'communication' OR leaves_device OR coalesce(link_bytes, 0) > 0 AS over_links
     FROM least_times
 )
 SELECT
@@ -349,6 +422,7 @@ SELECT
     subcategory,
     dur,
     alone_ns,
+    beside_ns,
     exclusive_ns,
     of_math AS math,
     likely_flops AS flops,

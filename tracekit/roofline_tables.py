@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays import Bools, Int64s
 from tracekit.op_call import Message, parse_call
 from tracekit.step_marks import Composition
 from tracekit.work import Work, modelled, work_of
@@ -20,14 +21,15 @@ _NUMBERS = (
     *("flops", "flops_expected", "flops_high", "bytes", "bytes_expected", "bytes_high"),
     *("weight_bytes", "weight_bits", "kv_bytes", "link_bytes"),
 )
-_PARTS = pa.list_(pa.struct([("category", pa.string()), ("flops", pa.int64()), ("bytes", pa.int64())]))
 _WORK = pa.schema(
     [
         *_ASKED,
         ("family", pa.string()),
         ("math", pa.string()),
         *((name, pa.int64()) for name in _NUMBERS),
-        ("parts", _PARTS),
+        ("part_categories", pa.list_(pa.string())),
+        ("part_flops", pa.list_(pa.int64())),
+        ("part_bytes", pa.list_(pa.int64())),
         ("by_load", pa.bool_()),
         ("notes", pa.string()),
     ]
@@ -52,25 +54,40 @@ def op_models(names: Iterable[str]) -> pa.Table:
 def model_calls(around: pa.Table, parents: pa.Table) -> pa.Table:
     """Rows of model_calls: of each innermost op the next one outside that has a model, itself first.
 
-    around: op_id, has_model. parents: id (ascending), parent_id, has_model of all host rows; empty where no op of
-    `around` lacks a model. Ops in none that has one are left out.
+    around: op_id. parents: id (ascending), parent_id, has_model, prepares (it only copies or fills) of all host rows. Ops
+    in none that has a model are left out.
     """
     start = around["op_id"].to_numpy()
-    found = np.where(around["has_model"].to_numpy(), start, -1)
     ids = parents["id"].to_numpy()
-    outer = parents["parent_id"].fill_null(-1).to_numpy()
     good = parents["has_model"].to_numpy()
-    at = np.where(found < 0, start, -1)
-    while (active := np.flatnonzero(at >= 0)).size and ids.size:
-        place = np.minimum(np.searchsorted(ids, at[active]), ids.size - 1)
-        known = ids[place] == at[active]
-        up = np.where(known, outer[place], -1)
-        there = np.minimum(np.searchsorted(ids, up), ids.size - 1)
-        hit = (up >= 0) & (ids[there] == up) & good[there]
-        found[active[hit]] = up[hit]
-        at[active] = np.where(hit, -1, up)
-    chosen = found >= 0
-    return pa.table({"op_id": start[chosen], "call_id": found[chosen]})
+    outside = _next_outside(ids, parents["parent_id"].fill_null(-1).to_numpy(), good)
+    place = _places(ids, start)
+    call = np.where((place < 0) | good[place], place, outside[place]) if ids.size else place
+    start, call = start[call >= 0], call[call >= 0]
+    encloses = np.zeros(ids.size, np.bool_)
+    inner = np.unique(call)
+    inner = inner[~parents["prepares"].to_numpy()[inner]]
+    while (inner := np.unique(outside[inner][outside[inner] >= 0])).size:
+        encloses[inner] = True
+    return pa.table({"op_id": start, "call_id": ids[call], "encloses": encloses[call]})
+
+
+def _next_outside(ids: Int64s, parent_id: Int64s, good: Bools) -> Int64s:
+    """Place of the next good row around each, -1 without one."""
+    place = _places(ids, parent_id)
+    # What encloses comes before: a row that claims otherwise would go in circles.
+    place = np.where(place < np.arange(ids.size), place, -1)
+    while (active := np.flatnonzero((place >= 0) & ~good[place])).size:
+        place[active] = place[place[active]]  # a row's own place may have moved already: twice as far is as good
+    return place
+
+
+def _places(ids: Int64s, wanted: Int64s) -> Int64s:
+    """Where each id is among ids, which ascend; -1 if it is not there."""
+    if not ids.size:
+        return np.full(wanted.size, -1)
+    place = np.minimum(np.searchsorted(ids, wanted), ids.size - 1)
+    return np.where(ids[place] == wanted, place, -1)
 
 
 def op_work(asked: pa.Table) -> pa.Table:
@@ -143,12 +160,13 @@ def _columns(work: Work) -> dict[str, Any]:
         for end in ("expected", "high"):
             if numbers[f"{name}_{end}"] < 0:
                 numbers[f"{name}_{end}"] = numbers[name]
-    parts = [{"category": part.category, "flops": part.flops, "bytes": part.bytes} for part in work.parts]
     return {
         "family": work.family,
         "math": work.math,
         **numbers,
-        "parts": parts,
+        "part_categories": [part.category for part in work.parts],
+        "part_flops": [part.flops for part in work.parts],
+        "part_bytes": [part.bytes for part in work.parts],
         "by_load": work.by_load,
         "notes": ", ".join(work.notes),
     }

@@ -27,13 +27,14 @@ from tracekit.scope import Scope
 # Each may read what those before it define.
 _SHARED_FILES = (
     *("scope.sql", "steps.sql", "shared.sql", "host.sql", "gaps.sql", "step_time.sql"),
-    *("counters.sql", "counters_join.sql", "gpu_metrics.sql", "borrowed.sql", "roofline.sql", "roofline_rows.sql"),
+    *("counters.sql", "counters_join.sql", "gpu_metrics.sql", "range_counters.sql"),
+    *("borrowed.sql", "roofline.sql", "borrowed_work.sql", "roofline_rows.sql"),
 )
 _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
 LAZY_TABLES = (
     *("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms"),
-    *("op_models", "model_calls", "op_work", "call_work", "mapped_work", "device_peaks"),
+    *("op_models", "model_calls", "op_work", "call_work", "mapped_work", "measured_work", "device_peaks"),
 )
 _WORD = re.compile(r"\w+")
 

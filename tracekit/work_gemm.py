@@ -2,7 +2,8 @@
 
 M x K by K x N: 2MNK operations; MK + KN + MN elements, each operand at its own type. These are the counts of
 torch.utils.flop_counter (mm_flop, addmm_flop, bmm_flop, baddbmm_flop). A bias is read, its additions are not counted;
-split-K workspaces are not compulsory.
+split-K workspaces are not compulsory. The second matrix is taken as a weight of the model, or the only one where the
+other is a vector: in inference it nearly always is one, so no note says so.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from tracekit.op_call import Argument, OpCall, Tensor
 from tracekit.work import Work, models
 from tracekit.work_sizes import broadcast, dtype_of_number, matrix_math, result_of, size_of, sum_known, weigh
 
-WEIGHT_NOTE = "second matrix taken as the weight"
-
 
 def gemm(
     sizes: tuple[int, int, int],
@@ -24,7 +23,6 @@ def gemm(
     *,
     batch: int = 1,
     weight: Tensor | None = None,
-    notes: tuple[str, ...] = (),
 ) -> Work | None:
     """The work of `batch` products of M x K by K x N, sizes (M, N, K), that read `reads` bytes and write `out_dtype`.
 
@@ -42,7 +40,6 @@ def gemm(
         math if batch * m * n * k else "",
         weight_bytes=weight_bytes or 0,
         weight_bits=8 * (weight.itemsize or 0) if weight is not None else 0,
-        notes=notes,
     )
 
 
@@ -112,9 +109,9 @@ def matmul(call: OpCall) -> Work | None:
     batch = broadcast((left[:-2], right[:-2]))
     if batch is None or left[-1] != right[-2]:
         return None
-    weight, notes = (b, (WEIGHT_NOTE,)) if len(b.shape) == 2 else (None, ())
+    weight = b if len(b.shape) == 2 else None
     sizes = (left[-2], right[-1], left[-1])
-    return gemm(sizes, weigh(a, b), a.dtype, matrix_math(a.dtype), batch=prod(batch), weight=weight, notes=notes)
+    return gemm(sizes, weigh(a, b), a.dtype, matrix_math(a.dtype), batch=prod(batch), weight=weight)
 
 
 @models("aten::mv")
@@ -176,7 +173,7 @@ def _plain(a: Tensor | None, b: Tensor | None, out: str | None, addend: int = 0)
     reads = sum_known((weigh(a, b), addend))
     sizes = (a.shape[0], b.shape[1], a.shape[1])
     out_dtype = a.dtype if out is None else out
-    return gemm(sizes, reads, out_dtype, matrix_math(a.dtype), weight=b, notes=(WEIGHT_NOTE,))
+    return gemm(sizes, reads, out_dtype, matrix_math(a.dtype), weight=b)
 
 
 def _sizes3(a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:
@@ -204,5 +201,4 @@ def _vector(a: Tensor | None, b: Tensor | None, addend: int | None) -> Work | No
         a.dtype,
         matrix_math(a.dtype),
         weight=a,
-        notes=("matrix taken as the weight",),
     )

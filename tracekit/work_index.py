@@ -1,7 +1,7 @@
 """How much work are embeddings, gathers, scatters, joins of tensors and writes to a KV cache? Bytes only.
 
 Which rows an index names is not recorded. Of a table at least nothing new is read (all may name one row, which caches
-hold), at most one row per index: the answer is an interval. What is written is certain.
+hold), at most one row per index, which is what is expected. What is written is certain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import ceil
 from tracekit.op_call import DTYPES, OpCall, Tensor
 from tracekit.work import Work, models
 from tracekit.work_reduce import axis
-from tracekit.work_sizes import result_of, size_of, sum_known, weigh
+from tracekit.work_sizes import beyond, result_of, size_of, sum_known, weigh
 
 # Profilers record no more tensors of a list than this.
 _LIST_LIMIT = 30
@@ -169,6 +169,24 @@ def concat_and_cache_mla(call: OpCall) -> Work | None:
     return _cached([(call.tensor(0), call.tensor(2)), (call.tensor(1), call.tensor(2))], call.tensor(3))
 
 
+@models("vllm::unified_kv_cache_update", "vllm::unified_mla_kv_cache_update")
+def unified_kv_cache_update(call: OpCall) -> Work | None:
+    """vLLM's: (key, value, name of the layer, ...), latent and rotated key for MLA. The cache is found by that name.
+
+    Its type is not recorded, unless a text says it (`fp8_e4m3`): at least a byte a value, expected is the keys' type.
+    """
+    sources, tokens = (call.tensor(0), call.tensor(1)), {one.shape[:1] for one in call.tensors()[:2]}
+    read = weigh(*sources)
+    elements = sum(one.elements for one in sources if one is not None)
+    if read is None or len(tokens) != 1 or () in tokens:
+        return None
+    said = any(isinstance(one, str) and one.startswith("fp8") for one in call.args[2:])
+    low, high = read + elements, read + (elements if said else read)
+    notes = ("no slot taken as padding", *(() if said else ("cache type not recorded",)))
+    top = beyond(high, low)
+    return Work("kv_cache", 0, low, bytes_high=top, bytes_expected=top, notes=notes)
+
+
 def _cached(pairs: list[tuple[Tensor | None, Tensor | None]], slots: Tensor | None) -> Work | None:
     """Tokens of each source are read and written to its cache. There may be fewer slots than (padded) tokens."""
     if slots is None:
@@ -190,8 +208,9 @@ def _gathered(family: str, table: Tensor, elements: int, indices: Tensor, at_mos
     most = sum_known((weigh(at_most or indices), written, size_of(min(elements, table.elements), table.dtype)))
     if least is None or most is None:
         return None
-    # Expected: each index another row.
-    return Work(family, 0, least, bytes_expected=most, bytes_high=most, notes=("indices taken as distinct",))
+    # Expected is each index another row: the vocabulary and the cache are far larger than a batch.
+    expected = high = beyond(most, least)
+    return Work(family, 0, least, bytes_high=high, bytes_expected=expected, notes=("indices taken as distinct",))
 
 
 def _scattered(call: OpCall, *, adds: bool) -> Work | None:

@@ -24,6 +24,7 @@ from tracekit.moe_experts import (
 )
 from tracekit.op_call import OpCall, Tensor
 from tracekit.work import Model, Part, Work, models
+from tracekit.work_sizes import beyond
 
 _OPERAND_BITS = {"fp8": 8, "int8": 8, "fp4": 4}  # of activations, quantised before a product
 _RUNNERS = ("trtllm::fused_moe", "flashinfer::cutlass_fused_moe")
@@ -56,37 +57,37 @@ def _fused(hidden_at: int, first_at: int, chosen_at: int) -> Model:
         math = math_of_experts(hidden, first, up.bits)
         if down is None or math is None or up.n not in (inner, 2 * inner):
             return None
-        partial = _is_mapped(call, experts, chosen_at) or _is_spread(call, experts, first_at, second_at)
-        routing = Routing(experts, hidden.shape[0], chosen.shape[1], partial)
+        everywhere = _mapped(call, experts, chosen_at) or _spread(call, experts, first_at, second_at)
+        routing = Routing(experts, hidden.shape[0], chosen.shape[1], everywhere)
         scaled = sum((one.bytes or 0) // experts for one in scales_of(call, max(chosen_at, second_at) + 1, experts))
         up = replace(up, expert_bytes=up.expert_bytes + scaled)
         size = max(2, hidden.itemsize)  # of results, where the input is quantised
         moved = hidden.elements * hidden.itemsize + routing.tokens * width * size + 2 * (chosen.bytes or 0)
-        parts = () if partial else tuple(_part(routing, one, math, size) for one in (up, down))
+        parts = () if routing.partial else tuple(_part(routing, one, math, size) for one in (up, down))
         return experts_work(routing, (up, down), math, moved, parts)
 
     return model
 
 
-def _is_mapped(call: OpCall, experts: int, chosen_at: int) -> bool:
-    """Whether a map of experts is given: some of them are other ranks'."""
+def _mapped(call: OpCall, experts: int, chosen_at: int) -> int:
+    """Experts on all ranks where a map of them is given, which says whose they are; else 0."""
     rest = [call.tensor(at) for at in range(chosen_at + 1, len(call.args))]
     flat = [one for one in rest if one is not None and len(one.shape) == 1 and one.dtype in INTEGERS]
-    return any(one.shape[0] >= experts for one in flat)
+    return max((one.shape[0] for one in flat if one.shape[0] >= experts), default=0)
 
 
-def _is_spread(call: OpCall, experts: int, first_at: int, second_at: int) -> bool:
-    """Whether a number says that experts are spread over ranks: of all experts (vLLM, the first whole number), or of
-    ranks (TensorRT-LLM: after the result's type size and rank of tensor parallelism, then of expert parallelism).
+def _spread(call: OpCall, experts: int, first_at: int, second_at: int) -> int:
+    """The same where a number says that experts are spread: of all experts (vLLM, the first whole number), or of ranks
+    (TensorRT-LLM: after the result's type size and rank of tensor parallelism, then of expert parallelism).
     """
     if call.name.startswith("vllm::"):
         whole = [one for one in call.args[second_at + 1 :] if type(one) is int]
-        return bool(whole) and whole[0] > experts
+        return whole[0] if whole and whole[0] > experts else 0
     if call.name in _RUNNERS:
         result_at = second_at + (second_at - first_at)  # a bias stands after both weights, or after none
         whole = [one for one in call.args[result_at + 1 :] if type(one) is int]
-        return len(whole) > 2 and whole[2] > 1
-    return False
+        return experts * whole[2] if len(whole) > 2 and whole[2] > 1 else 0
+    return 0
 
 
 def _part(routing: Routing, projection: Projection, math: str, size: int) -> Part:
@@ -179,12 +180,18 @@ def grouped_mm(call: OpCall) -> Work | None:
     batches = one.shape[0] if ranks == (3, 3) else 1
     flops, shared = 2 * batches * m * n * k, other.stored * other.itemsize + m * n * groups * batches * size
     weights = one.stored * one.itemsize
+    low = likely = high = weights
     if ranks == (3, 2) and one.shape[0]:  # each column has one of the matrices
-        experts = one.shape[0]
-        low, high = (weights // experts * count for count in (min(n, 1), min(experts, n)))
-    else:
-        low = high = weights
-    return Work("gemm", flops, low + shared, math if flops else "", bytes_high=-1 if low == high else high + shared)
+        routing, each = Routing(one.shape[0], n, 1), weights // one.shape[0]
+        low, likely, high = routing.fewest * each, routing.likely_bytes(each), routing.most * each
+    return Work(
+        "gemm",
+        flops,
+        low + shared,
+        math if flops else "",
+        bytes_high=beyond(high + shared, low + shared),
+        bytes_expected=beyond(likely + shared, low + shared),
+    )
 
 
 # ---- grouped products with packed weights ----------------------------------------------------------------------------

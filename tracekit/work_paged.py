@@ -8,11 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracekit.attention_counts import Batch, Counts, Mask, counts_of_step, counts_within
-from tracekit.attention_work import Rows, attention_rows, attention_work, math_of, output_itemsize
+from tracekit.attention_flashinfer import flashinfer_decode, flashinfer_prefill, flashinfer_single
+from tracekit.attention_work import (
+    Rows,
+    attention_rows,
+    attention_work,
+    bytes_of,
+    flops_of,
+    math_of,
+    output_itemsize,
+    within,
+)
 from tracekit.flash_calls import agreed
 from tracekit.op_call import OpCall, Tensor
 from tracekit.step_marks import Composition
-from tracekit.work import LoadModel, Work, load_models
+from tracekit.work import LoadModel, Work, load_models, models
+from tracekit.work_sizes import each_once, vector_work
 
 _CAUSAL = Mask(causal=True)
 _TABLES = ("int32", "int64")
@@ -107,26 +118,13 @@ def unified_mla_attention(call: OpCall, load: Composition | None) -> Work | None
     shared = (heads * width * (query.itemsize or 0), values * written, key_bytes, math)
     decoded = attention_work(phases.decoded, Rows(heads * (rank + beside), heads * rank, *shared), cached=True)
     prompts = attention_work(phases.prompts, Rows(heads * width, values, *shared), cached=True)
-    return _together(prompts, decoded, ("projections left out", *phases.together.notes))
-
-
-def _together(one: Work, other: Work, notes: tuple[str, ...]) -> Work:
-    flops, high = one.flops + other.flops, _high(one.flops, one.flops_high) + _high(other.flops, other.flops_high)
-    moved, most = one.bytes + other.bytes, _high(one.bytes, one.bytes_high) + _high(other.bytes, other.bytes_high)
-    return Work(
-        "attention",
-        flops,
-        moved,
-        one.math or other.math,
-        flops_high=-1 if high == flops else high,
-        bytes_high=-1 if most == moved else most,
-        kv_bytes=one.kv_bytes + other.kv_bytes,
-        notes=notes,
+    return within(
+        flops_of(prompts) + flops_of(decoded),
+        bytes_of(prompts) + bytes_of(decoded),
+        math,
+        kv_bytes=prompts.kv_bytes + decoded.kv_bytes,
+        notes=("projections left out", *phases.together.notes),
     )
-
-
-def _high(low: int, high: int) -> int:
-    return low if high < 0 else high
 
 
 # ---- kernels of decode on pages --------------------------------------------------------------------------------------
@@ -186,6 +184,67 @@ def _decode_work(tokens: int, table: Tensor, page: int, rows: Rows, load: Compos
 load_models("_C::paged_attention_v1")(_paged(1))
 load_models("_C::paged_attention_v2", "_rocm_C::paged_attention")(_paged(4))
 load_models("aiter::pa_fwd_asm", "aiter::pa_fwd_naive")(_paged(0))
+
+
+# ---- FlashInfer ------------------------------------------------------------------------------------------------------
+
+# Kernels built when they are needed are libraries with a name that says for what, each with its own `run`:
+# batch_decode_with_kv_cache_dtype_q_bf16_..._posenc_0_...::run. Those built before are in flashinfer_kernels.
+load_models(
+    "batch_decode_with_kv_cache_*",
+    "flashinfer::batch_decode_with_kv_cache_*",
+    "flashinfer_kernels::batch_decode_with_*",
+)(flashinfer_decode)
+load_models(
+    "batch_prefill_with_kv_cache_*",
+    "flashinfer::batch_prefill_with_kv_cache_*",
+    "flashinfer_kernels::batch_prefill_with_*",
+    "flashinfer_kernels_sm90::batch_prefill_with_*",
+)(flashinfer_prefill)
+load_models(
+    *("single_decode_with_kv_cache_*", "single_prefill_with_kv_cache_*"),
+    *("flashinfer::single_decode_with_kv_cache_*", "flashinfer::single_prefill_with_kv_cache_*"),
+    *("flashinfer_kernels::single_decode_with_kv_cache", "flashinfer_kernels::single_prefill_with_kv_cache"),
+    "flashinfer_kernels_sm90::single_prefill_with_kv_cache_sm90",
+)(flashinfer_single)
+
+
+# ---- parts of one attention, brought together ------------------------------------------------------------------------
+
+
+@models("_C::merge_attn_states")
+def merge_attn_states(call: OpCall) -> Work | None:
+    """vLLM's: output, its log-sum-exp or None, then the same of the earlier and of the new keys. A number says how many
+    tokens have earlier keys: the others are copied.
+    """
+    output, first, tokens = call.tensor(0), call.tensor(2), call.number(6)
+    total = each_once(call)
+    if output is None or first is None or first.bytes is None or total is None or not first.shape:
+        return None
+    if isinstance(tokens, int) and 0 <= tokens < first.shape[0]:
+        total -= first.bytes - first.bytes * tokens // first.shape[0]
+    return _merged(output, total)
+
+
+@models(
+    "sgl_kernel::merge_state", "sgl_kernel::merge_state_v2", "cascade::merge_state", "flashinfer_kernels::merge_state"
+)
+def merge_state(call: OpCall) -> Work | None:
+    """SGLang's and FlashInfer's library: output and log-sum-exp of two parts, then of both."""
+    output = call.tensor(4)
+    return None if output is None else _merged(output, each_once(call))
+
+
+@models("flashinfer::merge_state", "flashinfer::merge_state_in_place")
+def flashinfer_merge_state(call: OpCall) -> Work | None:
+    """FlashInfer's: of two parts; the result is new, or takes the place of the first."""
+    output = call.tensor(0)
+    return None if output is None else _merged(output, each_once(call, twice=(0, 1)))
+
+
+def _merged(output: Tensor, total: int | None) -> Work | None:
+    """Two products and a sum for each value. It is fp32 inside, whatever comes out."""
+    return vector_work("attention", 3 * output.elements, total, "fp32")
 
 
 # ---- kernels of latent attention -------------------------------------------------------------------------------------

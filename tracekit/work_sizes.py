@@ -51,6 +51,11 @@ def sum_known(values: Iterable[int | None]) -> int | None:
     return total
 
 
+def beyond(value: int, least: int) -> int:
+    """An upper or expected figure as Work has it: -1 where it is the same as at least."""
+    return -1 if value == least else value
+
+
 def each_once(call: OpCall, twice: Sequence[int] = ()) -> int | None:
     """Bytes of all tensors of a call, those at the places in `twice` (updated in place) read and written.
 
@@ -121,7 +126,7 @@ def vector_work(
     if total is None:
         return None
     math = vector_math(dtype) if operations else ""
-    return Work(family, operations if math else 0, total, math, bytes_high=bytes_high, notes=notes)
+    return Work(family, operations if math else 0, total, math, bytes_high=beyond(bytes_high, total), notes=notes)
 
 
 def dtype_of_number(value: Argument) -> str:
