@@ -15,6 +15,8 @@ from tracekit.devices import HOW_TO_GIVE
 from tracekit.kernel_names import name_forms
 
 ABOVE = "above roof"
+OPEN = "key lengths not recorded"  # note on what may do far more than is known
+BESIDE = "beside other streams"  # note on what had only a part of the device
 CLAIMED = frozenset("ABCD")  # tiers from which a saving is promised: a window of the whole device is too coarse
 COVERED = frozenset("ABCDEG")  # tiers that say what a kernel did
 _NAMED = 3  # kernels named in a sentence
@@ -47,6 +49,8 @@ def kind_of(row: Row, parameters: Mapping[str, Scalar]) -> str:
     if row["problem"] == ABOVE:
         return "above"
     if row["evidence"] not in CLAIMED or row["roof_ns"] is None or row["category"] == "communication":
+        return ""
+    if OPEN in (row["notes"] or ""):
         return ""
     if row["bound"] == "latency":
         return "latency"
@@ -83,7 +87,7 @@ def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping
         above = sum(map(_above_roof, here))
         default = texts.POINTWISE if category in texts.POINTWISE_CATEGORIES else texts.OTHERS
         remedy, cost = texts.FAR.get(category, default)
-        listed = _listed(here, lambda row: f"{row['roof_fraction'] or 0:.0%} of its roof{_in_steps(row, _above_roof)}")
+        listed = _listed(here, _far_words)
         detail = texts.FAR_DETAIL.format(share=f"{share:.1%}", roof=duration(sum(row["roof_ns"] for row in here)))
         yield Finding(
             severity="warning",
@@ -101,6 +105,11 @@ def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping
             cost=cost,
             verify=texts.FASTER,
         )
+
+
+def _far_words(row: Row) -> str:
+    beside = f", {BESIDE}" if BESIDE in (row["notes"] or "").split(", ") else ""
+    return f"{row['roof_fraction'] or 0:.0%} of its roof{_in_steps(row, _above_roof)}{beside}"
 
 
 def _latency(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:

@@ -107,8 +107,11 @@ rated AS (
         *,
         roof_ns / nullif(alone_ns, 0) AS roof_fraction,
         -- Of one that overlaps the one before for most of its time, nobody knows when it worked: only half is left out.
-        roof_ns / nullif(greatest(alone_ns, dur_ns / 2), 0) AS near_fraction,
-        roof_high_ns / nullif(alone_ns, 0) AS fraction_high,
+        CASE WHEN alone_ns > 0 THEN roof_ns / greatest(alone_ns, dur_ns / 2) END AS near_fraction,
+        -- Keys of earlier tokens that nobody recorded have no upper end.
+        CASE
+            WHEN NOT contains(notes, 'key lengths not recorded') THEN roof_high_ns / nullif(alone_ns, 0)
+        END AS fraction_high,
         datasheet_ns / nullif(alone_ns, 0) AS datasheet_fraction,
         certain_ns / nullif(alone_ns, 0) AS certain_fraction,
         -- It may have worked while the one before it ran: only more than all of its time is an error.
@@ -137,7 +140,7 @@ judged AS (
         CASE
             WHEN over_links THEN 'communication'
             -- Nor is there a verdict where only what was expected, not what is certain, is more than can be.
-            WHEN greatest(certain_fraction, datasheet_fraction) > above_roof THEN 'unknown'
+            WHEN greatest(sure_fraction, certain_fraction, datasheet_fraction) > above_roof THEN 'unknown'
             WHEN ncu_class IN ('latency', 'small_grid', 'underused') THEN 'latency'
             WHEN ncu_class IN ('memory', 'compute') THEN ncu_class
             WHEN ncu_class IN ('high_throughput', 'balanced')

@@ -15,12 +15,19 @@ Stall: TypeAlias = Literal[
 ]  # fmt: skip
 
 
+class Typed(NamedTuple):
+    """A tensor of another type than the op's."""
+
+    dtype: str
+    shape: Shape
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One aten or custom op and its inputs."""
+    """One aten or custom op and its inputs: tensors of the op's type or of their own, and scalars among or after them."""
 
     name: str
-    tensors: tuple[Shape, ...] = ()
+    tensors: tuple[Shape | Typed | str, ...] = ()
     scalars: tuple[str, ...] = ()
     dtype: str = BF16
 

@@ -113,11 +113,11 @@ class Builder:
             GATHER,
             "index", 0, 2 * rows * hidden * self.width, (rows, 1, 1),
         )  # fmt: skip
-        select = Op("aten::index_select", ((self.shape.tokens, hidden), (rows,)), ("0",))
+        select = Op("aten::index_select", ((self.shape.tokens, hidden), "0", Typed("long int", (rows,))))
         plan = [
             Launch(
                 ("nn.Module: LogitsProcessor_0",),
-                (Op("aten::index", select.tensors), select),
+                (Op("aten::index", ((self.shape.tokens, hidden), (rows,))), select),
                 (),
                 "cudaLaunchKernel",
                 gather,
@@ -138,7 +138,7 @@ class Builder:
         )  # fmt: skip
         sample = self._kernel("_topk_topp_sampling_kernel", "sampling", 0, 4 * size, (rows, 1, 1), block=(1024, 1, 1))
         to_copy = Op("aten::_to_copy", ((rows, vocab),), ("6", "", "", "", "False", ""))
-        copy = Op("aten::copy_", ((rows, vocab), (rows, vocab)), ("False",), "float")
+        copy = Op("aten::copy_", (Typed("float", (rows, vocab)), (rows, vocab)), ("False",))
         probs = Op("aten::softmax", ((rows, vocab),), ("-1", "6"), "float")
         plan.append(
             Launch(frames, (to_copy, copy), (), "cudaLaunchKernel", cast, after="comm" if self.run.ranks > 1 else "")
@@ -186,8 +186,10 @@ class Builder:
             ROPE,
             "rope", 0, 2 * tokens * (self.q + self.kv) * self.width, (tokens, 1, 1), block=(512, 1, 1),
         )  # fmt: skip
+        head = self.model.head_dim
         op = Op(
-            "_C::rotary_embedding", ((tokens,), (tokens, self.q), (tokens, self.kv)), (str(self.model.head_dim), "True")
+            "_C::rotary_embedding",
+            (Typed("long int", (tokens,)), (tokens, self.q), (tokens, self.kv), str(head), (8192, head), "True"),
         )
         sizes = f"[{self.q}, {self.kv}, {self.kv}]"
         views = (
@@ -207,7 +209,11 @@ class Builder:
             Op("vllm::unified_attention_with_output", ((tokens, self.q), (tokens, self.kv), (tokens, self.kv))),
             Op(
                 "_C_cache_ops::reshape_and_cache_flash",
-                ((tokens, heads, head), (tokens, heads, head), (4096, 16, heads, head)),
+                (
+                    *[(tokens, heads, head)] * 2,
+                    *[(4096, 16, heads, head)] * 2,
+                    Typed("long int", (tokens,)),
+                ),
             ),
         )
         return Launch((f"nn.Module: Attention_{index}",), ops, (), "cudaLaunchKernel", kernel)

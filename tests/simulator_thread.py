@@ -208,14 +208,17 @@ class Thread:
 
 
 def _shapes(op: Op) -> Args:
-    blank: list[Value] = [[] for _ in op.scalars]
-    dims: list[Value] = [list(shape) for shape in op.tensors]
-    return {
-        "Concrete Inputs": [*([""] * len(op.tensors)), *op.scalars],
-        "Input type": [*([op.dtype] * len(op.tensors)), *(["Scalar"] * len(op.scalars))],
-        "Input Strides": [*(_strides(shape) for shape in op.tensors), *blank],
-        "Input Dims": [*dims, *blank],
-    }
+    types: list[Value] = []
+    values: list[Value] = []
+    dims: list[Value] = []
+    strides: list[Value] = []
+    for one in (*op.tensors, *op.scalars):
+        shape = () if isinstance(one, str) else one.shape if isinstance(one, Typed) else one
+        types.append("Scalar" if isinstance(one, str) else one.dtype if isinstance(one, Typed) else op.dtype)
+        values.append(one if isinstance(one, str) else "")
+        dims.append(list(shape))
+        strides.append(_strides(shape))
+    return {"Concrete Inputs": values, "Input type": types, "Input Strides": strides, "Input Dims": dims}
 
 
 def _strides(shape: tuple[int, ...]) -> list[Value]:

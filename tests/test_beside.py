@@ -28,9 +28,10 @@ def test_all_of_it(tmp_path: Path) -> None:
     model = tmp_path / "a config.json"
     model.write_text(json.dumps(TINY))
     capture = tmp_path / "start.json"
+    capture.touch()
     given = Given(
         device_spec=tuple(tables),
-        peaks={"bf16": 989e12, "achievable.bf16": 0.8},
+        peaks={"bf16": 989e12, "fp8": 123456789012345.6, "achievable.bf16": 0.8},
         capture_trace=(capture,),
         model=model,
         tensor_parallel=2,
@@ -38,7 +39,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert given.files == (*tables, capture, model)
     assert given.options == (
         *("--device-spec", str(tables[0]), "--device-spec", str(tables[1])),
-        *("--peak", "bf16=9.89e+14", "--peak", "achievable.bf16=0.8"),
+        *("--peak", "bf16=9.89e+14", "--peak", "fp8=123456789012345.6", "--peak", "achievable.bf16=0.8"),
         *("--capture-trace", str(capture), "--model", str(model), "--tensor-parallel", "2"),
     )
     read = given.read()
@@ -59,6 +60,7 @@ def test_all_of_it(tmp_path: Path) -> None:
         ({"peaks": {"bf16": float("nan")}}, "bf16 must be from"),
         ({"peaks": {"bandwidth": 0.0}}, "bandwidth must be from"),
         ({"tensor_parallel": 0}, "tensor parallelism of 0"),
+        ({"capture_trace": (Path("/absent/start.json"),)}, "/absent/start.json: no such file"),
         ({"model": Path("/absent/config.json")}, "/absent/config.json: cannot be read"),
         ({"device_spec": (Path("/absent/mine.toml"),)}, "/absent/mine.toml: cannot be read"),
     ],

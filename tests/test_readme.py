@@ -99,7 +99,7 @@ def test_options_in_examples_exist() -> None:
         assert not [word for word in words if word.startswith("-") and word not in listed], example
 
 
-def test_notebook_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = code_blocks("python")
     assert len(code.splitlines()) <= 6
     monkeypatch.chdir(ROOT)
@@ -109,6 +109,9 @@ def test_notebook_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(gaps, Result)
     assert isinstance(trace, Trace)
     assert gaps.findings
+    (picture,) = (block for block in code_blocks("py") if "roofline" in block)
+    exec(picture.replace("roofline.png", str(tmp_path / "roofline.png")), names)
+    assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
     trace.close()
 
 

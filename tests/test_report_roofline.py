@@ -100,7 +100,7 @@ def test_many_groups_and_devices() -> None:
             [DEVICE],
             7,
             [
-                "Bound by: memory 60.0%, unknown 40.0% of the busy time",
+                "Busy time bound by: memory 60.0%, unknown 40.0%",
                 "  90.0% with evidence of its work; 10.0% above a roof: an error, see the findings",
             ],
         ),
@@ -110,18 +110,18 @@ def test_many_groups_and_devices() -> None:
                 h100(rank=1, by_bound={"latency": 10 * MS, "memory": 1}, by_evidence={"A": 1 * MS}),
             ],
             3,
-            ["Bound by on rank 1 device 0: latency 100.0% of the busy time", "  10.0% with evidence of its work"],
+            ["Busy time bound by on rank 1 device 0: latency 100.0%", "  10.0% with evidence of its work"],
         ),
         (
             [unknown()],
             7,
-            ["Bound by: cannot tell. The trace has no device name: no roofs to compare with"],
+            ["Busy time bound by: cannot tell. The trace has no device name: no roofs to compare with"],
         ),
         (
             [unknown(bandwidth=1e12, by_bound={"unknown": 10 * MS})],
             7,
             [
-                "Bound by: unknown 100.0% of the busy time",
+                "Busy time bound by: unknown 100.0%",
                 "  0.0% with evidence of its work; The trace has no device name",
             ],
         ),

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ import pytest
 import tracekit
 from tests import real_traces
 from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
+from tests.roofline_rows import SCHEMA
 from tracekit.analysis import Result
 from tracekit.footer import DeviceInfo
+from tracekit.step_marks import Composition
 
 PEAKS = {"bandwidth": 1e12, "bf16": 100e12, "fp32": 10e12, "achievable.bandwidth": 1.0, "achievable.compute": 1.0}
 GEMM = "nvjet_tst_128x8_64x12_2x1_v_bz_TNT"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
 GRID = {"grid_x": 256, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1}
 SMS = {"numSms": 100}
+LOAD = [field.name for field in fields(Composition) if field.name != "phase"]
 
 
 def tensors(*shapes: Sequence[int], dtype: str = "c10::BFloat16") -> dict[str, str]:
@@ -78,6 +82,7 @@ def rows(result: Result) -> list[dict[str, Any]]:
 def test_nothing_recorded(tmp_path: Path) -> None:
     result = analyze(tmp_path, [])
     assert (result.table.num_rows, result.summary, result.findings) == (0, (), ())
+    assert result.table.schema.equals(SCHEMA)  # those that other tests make by hand
     assert result.coverage.reason.startswith("nothing was recorded")
 
 
@@ -127,19 +132,44 @@ def test_what_binds_each_kernel(tmp_path: Path) -> None:
     assert (result.coverage.explained_ns, result.coverage.total_ns) == (68_500, 73_000)
 
 
-def test_work_of_an_op_is_split_among_its_kernels(tmp_path: Path) -> None:
-    """Two that multiply share by their time; one that adds up what split-K left gets nothing."""
+def test_whose_work_a_kernel_does(tmp_path: Path) -> None:
+    """Two kernels of an op that multiply share its work by their time; one that adds up what split-K left gets nothing.
+
+    A kernel outside all ops, such as one that was queued before the recording began, or in a graph, has that of one of
+    its name and geometry. Where nobody knows the innermost op, the next one outside tells, through a Python frame, too.
+    That an fp32 product was one of tf32 is told by the kernel.
+    """
+    split_k = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
     events = [
         *call(1, 0, "aten::mm", [1000, 1000], [1000, 1000]),
-        work(3, 100_000, 30_000, GEMM, 1),
-        work(4, 130_000, 10_000, "gemv2T", 1),
-        work(5, 140_000, 5_000, "void cublasLt::splitKreduce_kernel<32, 16, int, float>", 1),
+        work(3, 100_000, 30_000, "gemm a", 1),
+        work(4, 130_000, 10_000, "gemm b", 1),
+        work(5, 140_000, 5_000, split_k, 1),
+        *call(11, 100, "aten::mm", [1000, 1000], [1000, 1000]),
+        work(13, 200_000, 25_000, GEMM, 11),
+        work(14, 300_000, 26_000, GEMM),
+        work(15, 400_000, 24_000, GEMM, grid_x=99),
+        op(200, 20, id=21, **tensors([8, 1000], [1000, 1000])),
+        {"kind": "python", "name": "f.py(1): f", "ts": 201, "dur": 15, "id": 22, "parent_id": 21},
+        op(202, 10, id=23, name="custom::inner", parent_id=22),
+        launch(203, 5, id=24, parent_id=23, op_id=23),
+        kernel(500_000, 20_000, id=25, name="gemm within", op_id=23, launch_id=24, **GRID),
+        *call(31, 300, "aten::mm", [1000, 1000], [1000, 1000], dtype="float"),
+        work(33, 600_000, 50_000, "ampere_sgemm_128x64_nn", 31),
+        *call(35, 400, "aten::mm", [1000, 1000], [1000, 1000], dtype="float"),
+        work(37, 700_000, 4_000, "cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", 35),
     ]
-    result = analyze(tmp_path, events)
-    assert shown(result, "kernel", "flops", "bytes", "evidence", "bound") == [
-        (GEMM, 1.5e9, 4.5e6, "C", "unknown"),
-        ("gemv2T", 0.5e9, 1.5e6, "C", "unknown"),
-        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", None, None, "F", "unknown"),
+    how = "same kernel elsewhere in the trace"
+    assert shown(analyze(tmp_path, events), "kernel", "op", "flops", "bytes", "math", "evidence", "how") == [
+        ("ampere_sgemm_128x64_nn", "aten::mm", 2e9, 12e6, "fp32", "B", "op shapes"),
+        ("gemm a", "aten::mm", 1.5e9, 4.5e6, "bf16", "C", "op shapes, several kernels"),
+        (GEMM, "aten::mm", 2e9, 6e6, "bf16", "D", how),
+        (GEMM, "aten::mm", 2e9, 6e6, "bf16", "B", "op shapes"),
+        (GEMM, None, None, None, None, "F", "name and geometry"),
+        ("gemm within", "aten::mm", 16e6, 2_032e3, "bf16", "B", "op shapes"),
+        ("gemm b", "aten::mm", 0.5e9, 1.5e6, "bf16", "C", "op shapes, several kernels"),
+        (split_k, "aten::mm", None, None, None, "F", "name and geometry"),
+        ("cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", "aten::mm", 2e9, 12e6, "tf32", "B", "op shapes"),
     ]
 
 
@@ -168,43 +198,6 @@ def test_more_than_the_roof_is_an_error_and_no_verdict(tmp_path: Path) -> None:
     ]
     assert [finding.severity for finding in result.findings] == ["warning"]
     assert result.summary[0]["above_roof_ns"] == 15_000
-
-
-def test_kernel_of_the_same_name_and_geometry_lends_its_work(tmp_path: Path) -> None:
-    """To one outside all ops, such as one that was queued before the recording began, or in a graph."""
-    events = [
-        *call(1, 0, "aten::mm", [1000, 1000], [1000, 1000]),
-        work(3, 100_000, 25_000, GEMM, 1),
-        work(4, 200_000, 26_000, GEMM),
-        work(5, 300_000, 26_000, GEMM, grid_x=99),
-    ]
-    result = analyze(tmp_path, events)
-    assert shown(result, "exclusive_ns", "flops", "bound", "evidence", "how") == [
-        (26_000, 2e9, "compute", "D", "same kernel elsewhere in the trace"),
-        (26_000, None, "unknown", "F", "name and geometry"),
-        (25_000, 2e9, "compute", "B", "op shapes"),
-    ]
-
-
-def test_op_outside_has_the_model(tmp_path: Path) -> None:
-    """The innermost op is one that nobody knows; through a Python frame, the next one outside is `aten::mm`."""
-    events = [
-        op(0, 20, id=1, **tensors([1000, 1000], [1000, 1000])),
-        {"kind": "python", "name": "f.py(1): f", "ts": 1, "dur": 15, "id": 2, "parent_id": 1},
-        op(2, 10, id=3, name="custom::inner", parent_id=2),
-        launch(3, 5, id=4, parent_id=3, op_id=3),
-        kernel(100_000, 25_000, id=5, name=GEMM, op_id=3, launch_id=4, **GRID),
-    ]
-    assert shown(analyze(tmp_path, events), "op", "flops", "evidence") == [("aten::mm", 2e9, "B")]
-
-
-def test_tf32_is_told_by_the_kernel(tmp_path: Path) -> None:
-    events = [
-        *call(1, 0, "aten::mm", [1000, 1000], [1000, 1000], dtype="float"),
-        work(3, 100_000, 50_000, "ampere_sgemm_128x64_nn", 1),
-        work(4, 200_000, 5_000, "cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", 1),
-    ]
-    assert [math for (math,) in shown(analyze(tmp_path, events), "math")] == ["fp32", "tf32"]
 
 
 def test_without_peaks_times_are_shown_and_nothing_is_judged(tmp_path: Path) -> None:
@@ -261,6 +254,8 @@ def test_attention_is_asked_by_what_its_step_works_on(tmp_path: Path) -> None:
     footer = footer_of(events, devices=(DeviceInfo(0, 0, "some device", SMS),))
     with tracekit.open(write_trace(tmp_path / "trace.parquet", events, footer), peaks=PEAKS) as trace:
         found = trace.sql("SELECT flops, kv_bytes FROM work_rows() ORDER BY step").to_pylist()
+        (load,) = trace.sql(f"SELECT step_load({ {name: at for at, name in enumerate(LOAD)} }) AS load").to_pylist()
+    assert load["load"] == list(range(len(LOAD)))
     # 2 * 8 heads * (64 + 64) per key; (64 + 64) * 2 bytes per key
     assert [row["flops"] for row in found] == [2 * 8 * 128 * 3_000, 2 * 8 * 128 * 30_000]
     assert [row["kv_bytes"] for row in found] == [128 * 2 * 3_000, 128 * 2 * 30_000]
@@ -324,7 +319,7 @@ def test_b200_gets_its_own_peaks_and_says_what_is_not_modelled() -> None:
     assert not device["above_roof_ns"]
 
 
-@pytest.mark.parametrize("name", ["tracelens__vllm_decode_full", "tracelens__vllm_prefilldecode", "hta__amd_trace"])
+@pytest.mark.parametrize("name", ["tracelens__vllm_decode_full", "hta__amd_trace"])
 def test_device_without_a_name_is_refused(name: str) -> None:
     with tracekit.open(real_traces.trace(name)) as trace:
         result = trace.analyze("roofline")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import tracekit
-from tests.event_rows import footer_of, kernel, launch, op, write_trace
+from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
 from tracekit import Trace
 from tracekit.analysis import Result
 from tracekit.footer import DeviceInfo
@@ -64,9 +64,9 @@ def assert_sound(trace: Trace) -> Result:
     result = trace.analyze("roofline")
     rows: list[Row] = result.table.to_pylist()
     json_text(result.to_json())  # refuses what is not a number
-    busy = {(row["rank"], row["device"]): row["busy_ns"] for row in trace.sql("FROM device_time()").to_pylist()}
-    once = trace.sql("SELECT count(*) AS n, count(DISTINCT id) AS ids FROM work_rows()").to_pylist()[0]
-    assert once["n"] == once["ids"] == sum(row["count"] for row in rows)
+    times = trace.sql("FROM device_time()").to_pylist()
+    busy = {(row["rank"], row["device"]): row["busy_ns"] for row in times}
+    assert sum(row["count"] for row in times) == sum(row["count"] for row in rows)
     by_device: Counter[tuple[int, int | None]] = Counter()
     for row in rows:
         by_device[row["rank"], row["device"]] += row["exclusive_ns"]
@@ -104,45 +104,40 @@ NAMES = (GEMM, ADD, "ncclDevKernel_AllReduce", "splitKreduce_kernel", "", "x\x1b
 OPS = ("aten::mm", "aten::cat", "aten::_scaled_mm", "record_param_comms", "vllm::unified_attention", "who::knows", "")
 
 
+HOST: dict[str, Sequence[Any]] = {
+    **{"name": OPS, **dict.fromkeys(("shapes", "dtypes", "scalars", "args"), TEXTS)},
+    **dict.fromkeys(("elements_in", "elements_out", "group_size"), NUMBERS),
+    **{"collective": (None, "allreduce", ""), "comm_dtype": (None, "Half"), "parent_id": (None, 1, 41, 99, 10**6)},
+}
+DEVICE: dict[str, Sequence[Any]] = {
+    **{"kind": ("kernel", "kernel", "memcpy", "memset", "graph", "sync"), "name": NAMES, "args": TEXTS},
+    **{"dur": (0, 1, 100, 9_999, 30_000), "op_id": (None, *range(1, 160, 2), 77_777), "rank": (0, 1)},
+    **{"device": (0, 1, None, -3, 2**62), "stream": (7, 8, None), "step": (None, 0, 1)},
+    **{"copy_kind": (None, "DtoD", "HtoD", "?"), "occupancy": (None, math.nan, math.inf, -5.0)},
+    **dict.fromkeys(("bytes", "registers", "shared_memory"), NUMBERS),
+    **dict.fromkeys((f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"), NUMBERS),
+}
+
+
 def junk(chance: random.Random) -> Iterator[Row]:
-    """Host rows in all manner of circles, and device rows with whatever the columns can hold."""
+    """Host rows in circles, and device rows with whatever the columns can hold."""
     for id in range(1, 160, 2):
-        said = {name: chance.choice(TEXTS) for name in ("shapes", "dtypes", "scalars", "args")}
-        sizes = {name: chance.choice(NUMBERS) for name in ("elements_in", "elements_out", "group_size")}
-        yield op(
-            *(10 * id, 10),
-            **{"id": id, "name": chance.choice(OPS), "parent_id": chance.choice((None, id, id + 2, id - 2, 10**6))},
-            **{"collective": chance.choice((None, "allreduce", "")), "comm_dtype": chance.choice((None, "Half"))},
-            **said,
-            **sizes,
-        )
+        said = {name: chance.choice(values) for name, values in HOST.items()}
+        yield {"kind": "op", "id": id, "ts": 10 * id, "dur": 10, **said}
         yield launch(10 * id + 1, 5, id=id + 1, parent_id=id, op_id=id)
     ts = 10_000
     for id in range(1_000, 1_400):
         ts += chance.choice((0, 1, 50, 20_000))
-        by = chance.choice((None, 2 * chance.randrange(80) + 1, 77_777))
-        sizes = {f"{what}_{axis}": chance.choice(NUMBERS) for what in ("grid", "block") for axis in "xyz"}
-        yield {
-            **{"kind": chance.choice(("kernel", "kernel", "memcpy", "memset", "graph", "sync")), "id": id, "ts": ts},
-            **{"dur": chance.choice((0, 1, 100, 9_999, 30_000)), "name": chance.choice(NAMES), "op_id": by},
-            **{
-                "rank": chance.randrange(2),
-                "device": chance.choice((0, 1, None, -3, 2**62)),
-                "args": chance.choice(TEXTS),
-            },
-            **{
-                "stream": chance.choice((7, 8, None)),
-                "step": chance.choice((None, 0, 1)),
-                "bytes": chance.choice(NUMBERS),
-            },
-            **{"copy_kind": chance.choice((None, "DtoD", "HtoD", "?")), "registers": chance.choice(NUMBERS)},
-            **{"shared_memory": chance.choice(NUMBERS), "occupancy": chance.choice((None, math.nan, math.inf, -5.0))},
-            **sizes,
-        }
+        yield {"id": id, "ts": ts, **{name: chance.choice(values) for name, values in DEVICE.items()}}
 
 
 def test_junk_raises_nothing_and_adds_up(tmp_path: Path) -> None:
-    odd = {"numSms": "132 SMs", "maxThreadsPerMultiprocessor": 0, "regsPerMultiprocessor": 1e300, "l2CacheSize": -1}
+    odd: dict[str, Any] = {
+        "numSms": "132 SMs",
+        "maxThreadsPerMultiprocessor": 0,
+        "regsPerMultiprocessor": 1e300,
+        "l2CacheSize": -1,
+    }
     devices = [
         DeviceInfo(0, 0, "NVIDIA H100 80GB HBM3", H100),
         *(DeviceInfo(rank, 1, f"\x1b[31m$x_{rank}$", odd | {"numSms": sms}) for rank, sms in ((0, True), (1, 1e30))),
@@ -170,6 +165,8 @@ def test_rows_that_claim_to_be_in_each_other() -> None:
 
 Case = tuple[str, str, Sequence[Sequence[int]], tuple[int, int], list[Row], tuple[Any, ...]]
 OTHER = {"name": "beside", "stream": 9}
+ATTENTION = "vllm::unified_attention_with_output"
+NO_KEYS = "key lengths not recorded: taken as if nothing was cached, cache type and window not recorded"
 CASES: tuple[Case, ...] = (
     # why, op, shapes, (start, length), what else ran, (bound, problem, notes)
     ("2.032 us of bytes in 9 us: slow", "aten::mm", DECODE, (0, 9_000), [], ("latency", None, None)),
@@ -197,6 +194,11 @@ CASES: tuple[Case, ...] = (
         *("in 5 us of 40 us: it has begun before, and that is no error", "aten::mm", PREFILL, (5_000, 40_000)),
         *([kernel(0, 40_000)], ("unknown", None, "worked while the one before ran")),
     ),
+    # Known are 4 tokens; before them may be a hundred thousand.
+    (
+        *("attention to who knows how much", ATTENTION, ([4, 8, 64], [4, 1, 64], [4, 1, 64], [4, 8, 64]), (0, 9_000)),
+        *([], ("unknown", None, NO_KEYS)),
+    ),
     # aten::addmm within it does the product, not what it launches itself
     ("a call around the call", "aten::linear", PREFILL, (0, 25_000), [], ("unknown", None, None)),
 )
@@ -208,14 +210,21 @@ def test_verdicts(tmp_path: Path) -> None:
     rows.append(work(7, 500_000, 25_000, 5, "of addmm"))
     for place, (why, name, shapes, (start, length), others, _) in enumerate(CASES, start=1):
         at, id = 1_000_000 * place, 3 if name == "aten::linear" else 20 * place
-        rows += call(id, name, *shapes)
+        step = {"step": 0} if name == ATTENTION else {}
+        if step:
+            rows.append(annotation("execute_context_2(4)_generation_0(0)", 10 * id - 1, 20, id=id + 5, **step))
+        rows += [{**row, **step} for row in call(id, name, *shapes)]
         ended = {} if length else {"args": '{"finished": false}'}
-        rows.append(work(20 * place + 2, at + start, length, id, why, **ended))
+        rows.append(work(20 * place + 2, at + start, length, id, why, **ended, **step))
         rows += [{**other, "ts": at + other["ts"], "id": 20 * place + 3} for other in others]
     with opened(tmp_path, rows, [DeviceInfo(0, 0, "some device", {"numSms": 100})], PEAKS) as trace:
         result = assert_sound(trace)
     found = {row["kernel"]: (row["bound"], row["problem"], row["notes"]) for row in result.table.to_pylist()}
     assert {why: found[why] for why, *_ in CASES} == {why: expected for why, *_, expected in CASES}
+    moved = {row["kernel"]: row["bytes"] for row in result.table.to_pylist()}
+    assert [moved[why] for why in ("its end was not recorded", "a call around the call", "of addmm")] == [
+        *(0, None, 3 * 1000 * 1000 * 2 + 1000 * 2),
+    ]
 
 
 # ---- worked out another way ------------------------------------------------------------------------------------------
@@ -226,7 +235,7 @@ def products(chance: random.Random) -> tuple[list[Row], dict[int, tuple[str, int
     rows: list[Row] = []
     told: dict[int, tuple[str, int, int]] = {}
     free: Counter[tuple[int, int, int]] = Counter()
-    for id in range(1, 1_200, 3):
+    for id in range(1, 900, 3):
         rank, device, stream = chance.randrange(2), chance.randrange(2), chance.choice((7, 7, 7, 8))
         m, k, n = (chance.choice((1, 16, 250, 1_024, 4_096)) for _ in "mkn")
         if chance.random() < 0.7:
@@ -246,26 +255,26 @@ def products(chance: random.Random) -> tuple[list[Row], dict[int, tuple[str, int
     return rows, told
 
 
+def differ(one: Row, other: Row) -> bool:
+    return bool(one["stream"] != other["stream"])
+
+
 def naive(rows: Sequence[Row], told: Mapping[int, tuple[str, int, int]], peaks: Mapping[Any, Any]) -> dict[int, Any]:
     """Of each kernel: exclusive and alone time, and the verdict, from what docs/roofline.md says."""
     found: dict[int, Any] = {}
-    on_device = sorted(
-        (row for row in rows if row["kind"] == "kernel"), key=lambda row: (row["ts"], -row["dur"], row["id"])
-    )
-    for place, row in enumerate(on_device):
+    on_device = [row for row in rows if row["kind"] == "kernel"]
+    on_device.sort(key=lambda row: (row["ts"], -row["dur"], row["id"]))
+    for row in on_device:
         here = [one for one in on_device if (one["rank"], one["device"]) == (row["rank"], row["device"])]
-        before = [one for one in here if one in on_device[:place]]
-        others = [one for one in here if one["stream"] != row["stream"]]
+        before = here[: here.index(row)]
         end = row["ts"] + row["dur"]
         own = max([row["ts"], *(one["ts"] + one["dur"] for one in before if one["stream"] == row["stream"])])
         first = max([row["ts"], *(one["ts"] + one["dur"] for one in before)])
         alone, exclusive = max(0, end - own), max(0, end - first)
-        beside = len({ns for one in others for ns in range(max(own, one["ts"]), min(end, one["ts"] + one["dur"]))})
-        found[row["id"]] = (
-            exclusive,
-            alone,
-            verdict(row, alone, beside, told[row["id"]], peaks[row["rank"], row["device"]]),
-        )
+        others = [range(max(own, one["ts"]), min(end, one["ts"] + one["dur"])) for one in here if differ(one, row)]
+        beside = len({ns for other in others for ns in other})
+        said = verdict(row, alone, beside, told[row["id"]], peaks[row["rank"], row["device"]])
+        found[row["id"]] = exclusive, alone, said
     return found
 
 

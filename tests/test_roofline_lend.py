@@ -180,6 +180,20 @@ def test_the_same_kernel_elsewhere(tmp_path: Path) -> None:
     ]
 
 
+def test_rules_of_the_user_hold_in_the_lender_too(tmp_path: Path) -> None:
+    """They match nothing in one of the two: that is no mistake, and no warning."""
+    files = [write_trace(tmp_path / f"{name}.parquet", [kernel(9, 9, name=name)]) for name in ("mine", "other")]
+    rules = tmp_path / "own.toml"
+    rules.write_text('[[rule]]\ncategory = "gemm"\nsubcategory = "splitk_reduce"\npattern = "_mine_"\n')
+    query = "SELECT category FROM kernel_classes"
+    with (
+        tracekit.open(files[0], rules=[rules]) as trace,
+        trace.beside_it(files[0]) as same,
+        trace.beside_it(files[1]) as other,
+    ):
+        assert [one.sql(query).to_pylist()[0]["category"] for one in (same, other)] == ["gemm", "other"]
+
+
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 _LAYER = ["nvjet_qkv", "flash_fwd_splitkv_kernel", "nvjet_o", "nvjet_gate_up", "act_and_mul_kernel", "nvjet_down"]
@@ -247,6 +261,27 @@ def ranges(*kernels: tuple[str, str, list[list[int]], str, dict[str, float]]) ->
     return events
 
 
+def eager_and_replayed(kernels: Sequence[tuple[str, str, list[list[int]], str]]) -> list[Row]:
+    """Kernels of ops of these shapes and types, and then a graph of two that no op tells of."""
+    events: list[Row] = []
+    for at, (name, caller, shapes, dtype) in enumerate(kernels):
+        events += [cpu_op(10 * at + 1, caller, shapes, dtype), call(10 * at + 2, LAUNCH, at)]
+        events.append(device_row(9_000 + 10 * at, name, at))
+    events.append(call(100, "cudaGraphLaunch", 99))
+    return events + [device_row(9_100 + 10 * at, f"k{at}", 99, **{"graph node id": at}) for at in (1, 2)]
+
+
+# A graph that is captured while nothing runs on the device.
+START = [
+    call(1, BEGIN, 1),
+    cpu_op(10, "aten::mm", [[8, 1000], [1000, 1000]]),
+    call(11, LAUNCH, 2),
+    cpu_op(20, "aten::add", [[8, 1000], [8, 1000]]),
+    call(21, LAUNCH, 3),
+    call(30, END, 4),
+]
+
+
 def test_files_of_the_profiler(tmp_path: Path) -> None:
     """What ranges measured is evidence for the same kernel, op, shapes and types alone: the median of three launches. A
     server's start, profiled without device rows, tells what the replay of a graph does.
@@ -262,28 +297,16 @@ def test_files_of_the_profiler(tmp_path: Path) -> None:
         ("blind", "aten::add", [], "float", {READ: 64.0, WRITE: 64.0}),
     )
     del lender[-3]["args"]["Input Dims"]
-    start = [
-        call(1, BEGIN, 1),
-        cpu_op(10, "aten::mm", [[8, 1000], [1000, 1000]]),
-        call(11, LAUNCH, 2),
-        cpu_op(20, "aten::add", [[8, 1000], [8, 1000]]),
-        call(21, LAUNCH, 3),
-        call(30, END, 4),
-    ]
-    asked = [
-        ("add", "aten::add", ADDED, "float"),
-        ("add", "aten::add", [[1000, 1000], [1000, 1]], "float"),
-        ("add2", "aten::add", ADDED, "float"),
-        ("mm", "aten::mm", ADDED, "c10::BFloat16"),
-        ("half", "aten::add", ADDED, "c10::BFloat16"),
-    ]
-    events: list[Row] = []
-    for at, (name, caller, shapes, dtype) in enumerate(asked):
-        events += [cpu_op(10 * at + 1, caller, shapes, dtype), call(10 * at + 2, LAUNCH, at)]
-        events.append(device_row(9_000 + 10 * at, name, at))
-    events.append(call(100, "cudaGraphLaunch", 99))
-    events += [device_row(9_100 + 10 * at, f"k{at}", 99, **{"graph node id": at}) for at in (1, 2)]
-    beside = [raw(tmp_path / "start.json", start), raw(tmp_path / "ranges.json", lender)]
+    events = eager_and_replayed(
+        [
+            ("add", "aten::add", ADDED, "float"),
+            ("add", "aten::add", [[1000, 1000], [1000, 1]], "float"),
+            ("add2", "aten::add", ADDED, "float"),
+            ("mm", "aten::mm", ADDED, "c10::BFloat16"),
+            ("half", "aten::add", ADDED, "c10::BFloat16"),
+        ]
+    )
+    beside = [raw(tmp_path / "start.json", START), raw(tmp_path / "ranges.json", lender)]
     with tracekit.open(raw(tmp_path / "trace.json", events), capture_trace=beside) as trace:
         measured = trace.sql("SELECT kernel, op, bytes, flops FROM measured_work ORDER BY ALL").to_pylist()
         query = "SELECT flops, bytes, bytes_low, bytes_high, evidence, how FROM work_rows() ORDER BY id"

@@ -195,7 +195,7 @@ def test_the_same_result_is_the_same_file(tmp_path: Path, suffix: str) -> None:
     """Whatever the user's style is; which, like the backend, is as it was."""
     path, again = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     shown = result(many(5), [h100()])
-    save_figure(roofline_figure(shown), path)
+    save_figure(roofline_figure(shown), str(path))
     backend = dict.__getitem__(matplotlib.rcParams, "backend")  # to ask rcParams for it chooses one
     with matplotlib.rc_context({"figure.facecolor": "black", "font.size": 20, "svg.fonttype": "none"}):
         save_figure(roofline_figure(shown), again)

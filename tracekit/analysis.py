@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from tracekit.errors import UsageError
 from tracekit.wording import counted
 
 if TYPE_CHECKING:
@@ -117,3 +118,18 @@ class Analysis(Protocol):
     def run(self, trace: Trace, parameters: Mapping[str, Scalar]) -> Result:
         """Measure with SQL, judge in Python."""
         ...
+
+
+def complete_parameters(analysis: Analysis, given: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """All parameters of an analysis: its defaults, overridden by what is given, which must fit them in type.
+
+    Raises UsageError for one that does not, or that the analysis does not have, naming those that it has.
+    """
+    valid = ", ".join(f"{key}={value!r}" for key, value in analysis.parameters.items()) or "none"
+    for key, value in given.items():
+        if key not in analysis.parameters:
+            raise UsageError(f"{analysis.name} has no parameter {key!r}; there are: {valid}")
+        default = type(analysis.parameters[key])
+        if type(value) is not default and not (default is float and type(value) is int):
+            raise UsageError(f"{analysis.name}: {key} is of type {default.__name__}, not {value!r}")
+    return {**analysis.parameters, **given}

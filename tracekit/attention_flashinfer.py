@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracekit.attention_counts import Batch, Mask, counts_of_equal, counts_of_step, counts_within
+from tracekit.attention_counts import Batch, Mask, counts_of_equal, counts_within
 from tracekit.attention_work import attention_rows, attention_work
-from tracekit.flash_calls import agreed
+from tracekit.flash_calls import told_by_load
 from tracekit.op_call import OpCall, Tensor
 from tracekit.step_marks import Composition
 from tracekit.work import Work
@@ -110,7 +110,4 @@ def _work(run: _Run, batch: Batch, load: Composition | None, *, cached: bool) ->
     rows, counts = attention_rows(run.query, run.key, run.value, run.output), counts_within(batch, run.mask)
     if rows is None or counts is None:
         return None
-    if load is not None and run.mask.causal and not counts.exact:
-        phases = counts_of_step(load, batch.queries, run.mask.window)
-        counts = counts if phases is None else agreed(counts, phases.together)
-    return attention_work(counts, rows, cached=cached)
+    return attention_work(told_by_load(counts, run.mask, load), rows, cached=cached)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracekit.counters import Counters
+from tracekit.device_spec import DeviceSpec, read_device_specs
+from tracekit.devices import check_given
 from tracekit.errors import UsageError
 from tracekit.inputs import counters_in
-
-if TYPE_CHECKING:
-    from tracekit.device_spec import DeviceSpec
-    from tracekit.model_config import ModelConfig
+from tracekit.model_config import ModelConfig, read_model_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Given:
         named: list[tuple[str, object]] = [
             *(("--ncu", path) for path in self.ncu),
             *(("--device-spec", path) for path in self.device_spec),
-            *(("--peak", f"{name}={value:.15g}") for name, value in self.peaks.items()),
+            *(("--peak", f"{name}={_shortest(value)}") for name, value in self.peaks.items()),
             *(("--capture-trace", path) for path in self.capture_trace),
             *(() if self.model is None else (("--model", self.model),)),
             *(() if self.tensor_parallel is None else (("--tensor-parallel", self.tensor_parallel),)),
@@ -63,10 +61,6 @@ class Given:
 
     def read(self) -> Beside:
         """A mistake in any of it is told at once. Raises UsageError, or what the files' readers raise."""
-        from tracekit.device_spec import read_device_specs
-        from tracekit.devices import check_given
-        from tracekit.model_config import read_model_config
-
         check_given(self.peaks)
         for path in self.capture_trace:
             if not path.exists():
@@ -84,3 +78,8 @@ class Given:
             tensor_parallel=self.tensor_parallel,
             given=self.options,
         )
+
+
+def _shortest(value: float) -> str:
+    """The shortest text that is read as exactly this figure: `9.89e+14`."""
+    return next((text for digits in range(1, 17) if float(text := f"{value:.{digits}g}") == value), repr(float(value)))

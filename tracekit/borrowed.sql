@@ -1,4 +1,5 @@
--- What borrowed_work.py and config_work.py are asked with. None is filtered by the scope: a step is matched as a whole.
+-- What borrowed_work.py and config_work.py are asked with, as far as no work needs to be known (else: borrowed_work.sql).
+-- None is filtered by the scope: a step is matched as a whole.
 
 -- New tokens of a step, NULL where its mark does not say.
 -- parameter s STRUCT: a row of steps.

@@ -21,7 +21,6 @@ from tracekit.arrays import Int64s
 from tracekit.kernel_names import name_forms
 
 KERNEL_KEY = ("name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
-SAME_KERNEL, CAPTURED = "same kernel elsewhere", "captured graph"
 _BEGIN = ("cudaStreamBeginCapture", "hipStreamBeginCapture", "cuStreamBeginCapture")
 _END = ("cudaStreamEndCapture", "hipStreamEndCapture", "cuStreamEndCapture")
 SEQUENCES = pa.schema(
@@ -48,11 +47,11 @@ REFUSALS = pa.schema([("launch_id", pa.int64()), ("reason", pa.string())])
 
 
 def lendable(rows: pa.Table) -> pa.Table:
-    """Kernels that do one thing wherever it is known what they do: KERNEL_KEY, work, launches, tokens_low, tokens_high.
+    """Kernels that do one thing wherever it is known what they do: KERNEL_KEY, work, tokens_low, tokens_high.
 
-    rows: one per device row with op evidence: KERNEL_KEY; work BIGINT, equal for rows of equal work (the op signature's
-    number, or any other key of its figures); by_load BOOLEAN, the work depends on the lengths of sequences; tokens
-    BIGINT, new tokens of the row's step, NULL where unknown.
+    rows: device rows with op evidence, alike ones at least once: KERNEL_KEY; work BIGINT, equal for rows of equal work
+    (any key of its figures); by_load BOOLEAN, the work depends on the lengths of sequences; tokens BIGINT, new tokens of
+    the row's step, NULL where unknown.
 
     Not lent: work by load; kernels without geometry (graph replays on AMD), whose name alone says too little; kernels
     that did different things. A kernel that sizes its grid by the device, not by the work, is the same for a batch of
@@ -88,7 +87,6 @@ def lendable(rows: pa.Table) -> pa.Table:
         {
             **{name: found.column(name) for name in KERNEL_KEY},
             "work": found.column("work_min"),
-            "launches": found.column("work_count"),
             "tokens_low": pc.if_else(sized, found.column("tokens_min"), nothing),
             "tokens_high": pc.if_else(sized, found.column("tokens_max"), nothing),
         }

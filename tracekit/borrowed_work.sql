@@ -96,7 +96,23 @@ SELECT
     block_z,
     tokens,
     by_load,
-    dense_rank() OVER (ORDER BY part, family, math, flops, flops_high, bytes, bytes_high, notes) AS work,
+    dense_rank() OVER (
+        ORDER BY
+            part,
+            family,
+            math,
+            flops,
+            flops_expected,
+            flops_high,
+            bytes,
+            bytes_expected,
+            bytes_high,
+            weight_bytes,
+            weight_bits,
+            kv_bytes,
+            link_bytes,
+            notes
+    ) AS work,
     * EXCLUDE (name, grid_x, grid_y, grid_z, block_x, block_y, block_z, tokens, by_load)
 FROM seen;
 

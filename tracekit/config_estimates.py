@@ -150,9 +150,8 @@ class _Weight:
 def _experts(layers: Layers, slot: Slot, tokens: int, one: _Weight) -> Estimate | None:
     """Grouped products: 2 * tokens * experts of each * inputs * outputs; the weights of the experts that are touched.
 
-    Which experts are touched: moe_experts.py. The activation after the first product and the
-    sum over a token's experts after the second may be part of the kernel: the least that it writes is the result of
-    that.
+    Which experts are touched: moe_experts.py. The activation after the first product and the sum over a token's experts
+    after the second may be part of the kernel: the least that it writes is the result of that.
     """
     experts, dtype = layers.config.experts, layers.config.dtype
     if experts is None:

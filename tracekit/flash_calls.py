@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from tracekit.attention_counts import Batch, Counts, Mask, counts_of_equal, counts_of_step, counts_within
 from tracekit.op_call import OpCall, Tensor
 from tracekit.step_marks import Composition
-
-_TABLES = ("int32", "int64")
+from tracekit.work_sizes import INDEX_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def flash_call(call: OpCall, form: Form, load: Composition | None = None) -> Fla
     at = _causal_at(call, form)
     mask = _mask(call, form, at)
     lengths = tuple(one for one in call.args[: at or 0] if type(one) is int and one > 0)
-    tables = tuple(tensor for tensor in call.tensors()[3:] if tensor.dtype in _TABLES)
+    tables = tuple(tensor for tensor in call.tensors()[3:] if tensor.dtype in INDEX_TYPES)
     pages = None if form.pages_at is None else call.tensor(form.pages_at)
     if form.pages_at is not None and (pages is None or len(pages.shape) != 1):
         return None
@@ -81,7 +80,7 @@ def flash_call(call: OpCall, form: Form, load: Composition | None = None) -> Fla
     else:
         batch = _batch(recorded)
         counts = None if batch is None else counts_within(batch, mask)
-        counts = None if counts is None else _by_load(counts, mask, load)
+        counts = None if counts is None else told_by_load(counts, mask, load)
     latent = None if form.latent_at is None else call.tensor(form.latent_at)
     return None if counts is None else FlashCall(query, key, value, counts, recorded.cached, latent)
 
@@ -154,18 +153,16 @@ def _room(recorded: _Recorded) -> int | None:
     return page if table is None else table.shape[1] * page
 
 
-def _by_load(counts: Counts, mask: Mask, load: Composition | None) -> Counts:
-    """The step's own sums if they are within what the shapes allow: otherwise the call is of something else."""
+def told_by_load(counts: Counts, mask: Mask, load: Composition | None) -> Counts:
+    """What shapes say of a call, or the step's own sums where they leave it open and both may be true at once:
+    otherwise the call is of something else.
+    """
     if load is None or not mask.causal or counts.exact:
         return counts
     phases = counts_of_step(load, counts.queries, mask.window)
-    return counts if phases is None else agreed(counts, phases.together)
+    return phases.together if phases is not None and _agree(counts, phases.together) else counts
 
 
-def agreed(counts: Counts, step: Counts) -> Counts:
-    """The step's sums if both may be true at once, otherwise those of the shapes: the call is of something else."""
-    if not (counts.pairs <= step.pairs_high and step.pairs <= counts.pairs_high):
-        return counts
-    if not (counts.keys <= step.keys_high and step.keys <= counts.keys_high):
-        return counts
-    return step
+def _agree(one: Counts, other: Counts) -> bool:
+    pairs = one.pairs <= other.pairs_high and other.pairs <= one.pairs_high
+    return pairs and one.keys <= other.keys_high and other.keys <= one.keys_high

@@ -19,6 +19,16 @@ CREATE MACRO gpu_metric(metric) AS CASE
     WHEN regexp_matches(metric, '^sm__cycles_active(_realtime)?\.') THEN 'sm'
 END;
 
+-- Counters of the trace that are sampled metrics.
+-- column name VARCHAR: as recorded.
+-- column part VARCHAR: what it says (gpu_metric).
+CREATE MACRO metric_names() AS TABLE
+SELECT
+    name,
+    gpu_metric(name) AS part
+FROM (SELECT DISTINCT name FROM events WHERE kind = 'counter')
+WHERE part IS NOT NULL;
+
 -- Samples of each device, by time. Whether a sample stands for the time before it (Nsight Systems) or after it (CUPTI)
 -- is not promised anywhere: from one neighbour to the other it is true of both. The first and the last of a device
 -- have one neighbour, and are left out.
@@ -32,11 +42,7 @@ END;
 -- column sm_pct DOUBLE: multiprocessors with work.
 CREATE MACRO metric_samples() AS TABLE
 WITH names AS MATERIALIZED (
-    SELECT
-        name,
-        gpu_metric(name) AS part
-    FROM (SELECT DISTINCT name FROM events WHERE kind = 'counter')
-    WHERE gpu_metric(name) IS NOT NULL
+    FROM metric_names()
 ),
 read AS (
     SELECT
@@ -86,8 +92,7 @@ WHERE begin_ts IS NOT NULL
 CREATE MACRO sampled_devices() AS TABLE
 WITH names AS MATERIALIZED (
     SELECT name
-    FROM (SELECT DISTINCT name FROM events WHERE kind = 'counter')
-    WHERE gpu_metric(name) IS NOT NULL
+    FROM metric_names()
 ),
 sampled AS MATERIALIZED (
     SELECT DISTINCT

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from tracekit.op_call import OpCall, Tensor
 from tracekit.work import Part, Work
-from tracekit.work_sizes import beyond
+from tracekit.work_sizes import INDEX_TYPES, beyond
 
-INTEGERS = ("int32", "int64")
 FLOATS = {"fp64": "fp64_matrix", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _FP8 = ("fp8_e4m3", "fp8_e5m2")
 TWO_IN_A_BYTE = ("uint8", "fp4x2")  # as activations of fp4 are kept
@@ -128,7 +127,7 @@ def scales_of(call: OpCall, first: int, experts: int) -> tuple[Tensor, ...]:
         if (found := call.tensor(at)) is not None
         and len(found.shape) > 1
         and found.shape[0] == experts
-        and found.dtype not in INTEGERS[1:]
+        and found.dtype not in INDEX_TYPES[1:]
     )
 
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
+from tracekit.inputs import PathLike
 from tracekit.text_grid import clean, cut
 
 if TYPE_CHECKING:
@@ -116,10 +117,11 @@ def check_suffix(path: Path) -> None:
         raise UsageError(f"{path}: a plot is written as {' or '.join(_SUFFIXES)}; name it so")
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: PathLike) -> None:
     """Write as the suffix says. The same figure gives the same bytes. Raises UsageError for any other suffix."""
     import matplotlib
 
+    path = Path(path)
     check_suffix(path)
     is_svg = path.suffix.lower() == ".svg"
     metadata = {"Date": None, "Creator": "tracekit"} if is_svg else {"Software": "tracekit"}

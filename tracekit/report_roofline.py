@@ -28,6 +28,7 @@ _TIERS = {
     "none": "nothing",
 }
 _ORDER = ("memory", "compute", "latency", "communication", "unknown")
+_SPARE = ("% datasheet", "count", "FLOP/B", "evidence")  # columns to leave out where the page is narrow
 _HEADS = ("time", "count", "FLOP/B", "TFLOP/s", "GB/s", "% of roof", "% datasheet", "bound", "evidence")
 
 
@@ -44,14 +45,14 @@ def overview(page: Page, roofline: Result, most: int | None) -> list[Text]:
     where = f" on rank {here['rank']} device {here['device']}" if len(roofline.summary) > 1 else ""
     room = 1 if most is not None and most <= 3 else 2
     if here["problem"] and not _has_roofs(here):
-        said = f"Bound by{where}: cannot tell. {first_sentence(here['problem'])}: no roofs to compare with"
+        said = f"Busy time bound by{where}: cannot tell. {first_sentence(here['problem'])}: no roofs to compare with"
         return page.wrapped(said, "", "yellow", room)
     parts = [
         f"{name} {ns / here['busy_ns']:.1%}"
         for name, ns in _ranked(here["by_bound"], _ORDER)
         if ns / here["busy_ns"] >= 0.0005
     ]
-    lines = page.wrapped(f"Bound by{where}: {', '.join(parts)} of the busy time", "", "", room)
+    lines = page.wrapped(f"Busy time bound by{where}: {', '.join(parts)}", "", "", room)
     doubts = [f"{_covered(here):.1%} with evidence of its work"]
     if here["above_roof_ns"] >= 0.0005 * here["busy_ns"]:
         doubts.append(f"{here['above_roof_ns'] / here['busy_ns']:.1%} above a roof: an error, see the findings")
@@ -144,13 +145,22 @@ def _groups(page: Page, rows: Sequence[Row]) -> Iterator[Text]:
         return
     shown = [dict(zip(_HEADS, _cells(row), strict=True)) for row in ranked]
     heads = [head for head in _HEADS if any(row[head] for row in shown)]
-    first, *lines = grid(heads, shown, page.width - 4)
+    first, *lines = _fitting(heads, shown, page.width - 4)
     yield Text(f"    {first}", style="dim", no_wrap=True)
     for line, row in zip(lines, ranked, strict=True):
         yield Text(f"    {line}", no_wrap=True)
         yield Text(f"      {cut(_name(row), page.width - 6)}", style="dim", no_wrap=True)
     if (left := len(rows) - _GROUPS) > 0:
         yield from page.line((f"    and {counted(left, 'more kernel group')}: --format json", "dim"))
+
+
+def _fitting(heads: Sequence[str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """A grid without the columns that there is no room for."""
+    for dropped in range(len(_SPARE) + 1):
+        lines = grid([head for head in heads if head not in _SPARE[:dropped]], rows, width)
+        if max(map(len, lines)) <= width:
+            break
+    return lines
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays import Bools, Int64s
 from tracekit.borrowed_work import KERNEL_KEY, borrowed, captured_sequences, lendable, match_replay
+from tracekit.op_call import parse_call
 from tracekit.roofline_tables import CALL, MAPPED, figures_of
 from tracekit.work import modelled
 
@@ -53,13 +54,11 @@ class Lent:
 
 def lent_work(trace: Trace) -> Lent:
     """All that there is. Both tables at once: other traces may have to be converted to be asked."""
-    from tracekit.trace import open as open_trace
-
     bare = trace.sql(_KINDS)
     mapped: list[pa.Table] = []
     measured: list[pa.Table] = []
     for path in trace.beside.captures:
-        with open_trace(path) as other:
+        with trace.beside_it(path) as other:
             mapped += [_in_order(trace, other), _lent(trace, other, bare)]
             measured.append(other.sql("FROM range_work()"))
     mapped.append(_in_order(trace, trace))
@@ -206,8 +205,6 @@ def _agree(counts: Counter[int]) -> bool:
 
 
 def _rows_of_product(call: Mapping[str, Any]) -> int | None:
-    from tracekit.op_call import parse_call
-
     place = {"aten::mm": 0, "aten::addmm": 1}.get(call["name"])
     if place is None:
         return None

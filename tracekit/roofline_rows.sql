@@ -87,36 +87,46 @@ CREATE MACRO kernel_waves(k, d) AS
 -- column finished BOOLEAN: its end was recorded.
 -- column stream_until BIGINT: end of all earlier work of its stream, NULL for its first row.
 -- column busy_until BIGINT: end of all earlier work of the device, NULL for its first row.
--- column holder STRUCT: id and stream of the earlier row that ends last, NULL for the first row.
+-- column holder_id BIGINT: the earlier row of the device that ends last, NULL for the first row.
+-- column holder_stream BIGINT: its stream.
 CREATE MACRO placed_rows() AS TABLE
 SELECT
-    *,
-    last_value(CASE WHEN busy_until IS NULL OR ts + dur > busy_until THEN {id: id, stream: stream} END IGNORE NULLS) OVER (
+    * EXCLUDE (holder),
+    holder.id AS holder_id,
+    holder.stream AS holder_stream
+FROM (
+    SELECT
+        *,
+        last_value(
+            CASE WHEN busy_until IS NULL OR ts + dur > busy_until THEN {id: id, stream: stream} END IGNORE NULLS
+        ) OVER earlier AS holder
+    FROM (
+        SELECT
+            id,
+            rank,
+            device,
+            stream,
+            step,
+            ts,
+            dur,
+            dur > 0 OR NOT coalesce(contains(args, '"finished": false'), false) AS finished,
+            max(ts + dur) OVER (
+                PARTITION BY rank, device, stream
+                ORDER BY ts, dur DESC, id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS stream_until,
+            max(ts + dur) OVER (
+                PARTITION BY rank, device
+                ORDER BY ts, dur DESC, id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS busy_until
+        FROM device_activity
+    )
+    WINDOW earlier AS (
         PARTITION BY rank, device
         ORDER BY ts, dur DESC, id
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS holder
-FROM (
-    SELECT
-        id,
-        rank,
-        device,
-        stream,
-        step,
-        ts,
-        dur,
-        dur > 0 OR NOT coalesce(contains(args, '"finished": false'), false) AS finished,
-        max(ts + dur) OVER (
-            PARTITION BY rank, device, stream
-            ORDER BY ts, dur DESC, id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS stream_until,
-        max(ts + dur) OVER (
-            PARTITION BY rank, device
-            ORDER BY ts, dur DESC, id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS busy_until
-    FROM device_activity
+    )
 );
 
 -- Device rows in the scope with the time that is theirs on their stream. A kernel that is launched before the one before
@@ -133,12 +143,12 @@ WITH placed AS MATERIALIZED (
 ),
 joined AS (
     SELECT
-        holder.id AS id,
+        holder_id AS id,
         sum(scope_clip(least(ts + dur, busy_until)) - scope_clip(ts))::BIGINT AS ns
     FROM placed
     WHERE ts < busy_until
-        AND holder.stream IS DISTINCT FROM stream
-    GROUP BY holder.id
+        AND holder_stream IS DISTINCT FROM stream
+    GROUP BY holder_id
 ),
 timed AS (
     SELECT
@@ -232,14 +242,15 @@ SELECT
     device,
     name,
     launch_shape(grid_x, grid_y, grid_z, block_x, block_y, block_z) AS shape,
-    dram_bytes AS measured_bytes,
+    CASE WHEN dram_bytes >= 0 THEN dram_bytes END AS measured_bytes,
     CASE
+        WHEN least(tensor_ops, fp16_flops, fp32_flops, fp64_flops) < 0 THEN NULL
         WHEN coalesce(tensor_ops, fp16_flops, fp32_flops, fp64_flops) IS NOT NULL
             THEN coalesce(tensor_ops, 0) + coalesce(fp16_flops, 0) + coalesce(fp32_flops, 0) + coalesce(fp64_flops, 0)
     END AS measured_flops,
-    sm_throughput_pct AS sm_pct,
-    memory_throughput_pct AS memory_pct,
-    waves_per_sm AS ncu_waves
+    CASE WHEN sm_throughput_pct >= 0 THEN sm_throughput_pct END AS sm_pct,
+    CASE WHEN memory_throughput_pct >= 0 THEN memory_throughput_pct END AS memory_pct,
+    CASE WHEN waves_per_sm > 0 THEN waves_per_sm END AS ncu_waves
 FROM kernel_counters
 WHERE ncu_kernel IS NOT NULL;
 

@@ -54,8 +54,8 @@ def op_models(names: Iterable[str]) -> pa.Table:
 def model_calls(around: pa.Table, parents: pa.Table) -> pa.Table:
     """Rows of model_calls: of each innermost op the next one outside that has a model, itself first.
 
-    around: op_id. parents: id (ascending), parent_id, has_model, prepares (it only copies or fills) of all host rows. Ops
-    in none that has a model are left out.
+    around: op_id. parents: id (ascending), parent_id, has_model, prepares (it only copies or fills) of all host rows.
+    Ops in none that has a model are left out.
     """
     start = around["op_id"].to_numpy()
     ids = parents["id"].to_numpy()

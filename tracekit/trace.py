@@ -16,12 +16,13 @@ import duckdb
 import pyarrow as pa
 
 from tracekit import store
-from tracekit.analysis import Analysis, Result, Scalar
+from tracekit.analysis import Analysis, Result, Scalar, complete_parameters
 from tracekit.beside import Beside, Given
 from tracekit.blame import batches, holders
 from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.devices import Peaks
 from tracekit.errors import UsageError
+from tracekit.hold import Hold
 from tracekit.inputs import PathLike, only_parquet, paths_of
 from tracekit.kernel_names import forms_table
 from tracekit.registry import analyses
@@ -141,7 +142,7 @@ class Trace:
         self.beside = beside
         self._whole: Trace | None = None  # of a part
         self._reopened: Trace | None = None
-        self._hold = _Hold(on_close)
+        self._hold = Hold(on_close)
         self._filled: set[str] = set()
         self._small: dict[tuple[object, ...], pa.Table] = {}
         self._results: dict[tuple[object, ...], Result] = {}
@@ -211,6 +212,12 @@ class Trace:
             part.close()
             raise
         return part
+
+    def beside_it(self, path: PathLike) -> Trace:
+        """Another trace that tells of this one, its kernels named by the same rules. To be closed by itself."""
+        other = open(path)
+        other._rules = self._rules  # without the files: rules that match nothing there are no mistake
+        return other
 
     @property
     def whole(self) -> Trace:
@@ -363,23 +370,11 @@ class Trace:
         if name not in self._catalog.analyses:
             raise UsageError(f"no analysis {name!r}; there are: {', '.join(self._catalog.analyses)}")
         analysis = self._catalog.analyses[name]
-        complete = _complete(analysis, parameters)
+        complete = complete_parameters(analysis, parameters)
         key = (name, *sorted(complete.items()))
         if key not in self._results:
             self._results[key] = analysis.run(self, complete)
         return self._results[key]
-
-
-def _complete(analysis: Analysis, given: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    """All parameters of an analysis: its defaults, overridden by what is given, which must fit them in type."""
-    valid = ", ".join(f"{key}={value!r}" for key, value in analysis.parameters.items()) or "none"
-    for key, value in given.items():
-        if key not in analysis.parameters:
-            raise UsageError(f"{analysis.name} has no parameter {key!r}; there are: {valid}")
-        default = type(analysis.parameters[key])
-        if type(value) is not default and not (default is float and type(value) is int):
-            raise UsageError(f"{analysis.name}: {key} is of type {default.__name__}, not {value!r}")
-    return {**analysis.parameters, **given}
 
 
 def _class_of(row: Mapping[str, Any], classify: Callable[[str, str | None], tuple[str, str]]) -> tuple[str, str]:
@@ -390,24 +385,6 @@ def _class_of(row: Mapping[str, Any], classify: Callable[[str, str | None], tupl
             return "graph", ""
         case _:
             return classify(row["name"], row["op_name"] or None)
-
-
-class _Hold:
-    """Runs `end` when all who hold the file have let go of it."""
-
-    def __init__(self, end: Callable[[], None] | None) -> None:
-        self._end = end
-        self._holders = 0
-
-    def taken(self) -> Callable[[], None]:
-        """One more holder; call what is returned to let go."""
-        self._holders += 1
-        return self._let_go
-
-    def _let_go(self) -> None:
-        self._holders -= 1
-        if self._holders == 0 and self._end is not None:
-            self._end()
 
 
 def _close(connection: duckdb.DuckDBPyConnection, on_close: Callable[[], None] | None) -> None:

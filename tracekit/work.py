@@ -53,7 +53,7 @@ class Work:
     embedding, index, copy, conv, random, communication, sampling: a category of kernels where there is one so named.
     flops, bytes: at least; _high: at most; _expected: if routing is even and sequences are equally long; -1 for the
     same as at least. math: one of MATHS, "" where flops is 0.
-    weight_bytes, kv_bytes: the parts of the expected bytes that are weights of the model, and keys and values of earlier
+    weight_bytes, kv_bytes: of the expected bytes, those of weights of the model, and of keys and values of earlier
     tokens.
     weight_bits: of a weight as stored, 0 if there are none. link_bytes: what a collective moves over its links, bus
     bandwidth times time. parts: of a call whose kernels do different things. by_load: the answer depends on what the

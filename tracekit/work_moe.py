@@ -13,7 +13,6 @@ from math import prod
 
 from tracekit.moe_experts import (
     FLOATS,
-    INTEGERS,
     TWO_IN_A_BYTE,
     Projection,
     Routing,
@@ -24,7 +23,7 @@ from tracekit.moe_experts import (
 )
 from tracekit.op_call import OpCall, Tensor
 from tracekit.work import Model, Part, Work, models
-from tracekit.work_sizes import beyond
+from tracekit.work_sizes import INDEX_TYPES, beyond
 
 _OPERAND_BITS = {"fp8": 8, "int8": 8, "fp4": 4}  # of activations, quantised before a product
 _RUNNERS = ("trtllm::fused_moe", "flashinfer::cutlass_fused_moe")
@@ -72,7 +71,7 @@ def _fused(hidden_at: int, first_at: int, chosen_at: int) -> Model:
 def _mapped(call: OpCall, experts: int, chosen_at: int) -> int:
     """Experts on all ranks where a map of them is given, which says whose they are; else 0."""
     rest = [call.tensor(at) for at in range(chosen_at + 1, len(call.args))]
-    flat = [one for one in rest if one is not None and len(one.shape) == 1 and one.dtype in INTEGERS]
+    flat = [one for one in rest if one is not None and len(one.shape) == 1 and one.dtype in INDEX_TYPES]
     return max((one.shape[0] for one in flat if one.shape[0] >= experts), default=0)
 
 
@@ -295,7 +294,7 @@ def fused_gate(call: OpCall) -> Work | None:
 def align_block_size(call: OpCall) -> Work | None:
     """Reads the chosen experts [tokens, experts per token], writes a place for each. Padding is not counted."""
     chosen = call.tensor(0)
-    if chosen is None or chosen.bytes is None or chosen.dtype not in INTEGERS:
+    if chosen is None or chosen.bytes is None or chosen.dtype not in INDEX_TYPES:
         return None
     return Work("moe", 0, chosen.bytes + 4 * chosen.elements)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracekit.attention_counts import Batch, Counts, Mask, counts_of_step, counts_within
+from tracekit.attention_counts import Batch, Mask, counts_of_step, counts_within
 from tracekit.attention_flashinfer import flashinfer_decode, flashinfer_prefill, flashinfer_single
 from tracekit.attention_work import (
     Rows,
@@ -19,14 +19,13 @@ from tracekit.attention_work import (
     output_itemsize,
     within,
 )
-from tracekit.flash_calls import agreed
+from tracekit.flash_calls import told_by_load
 from tracekit.op_call import OpCall, Tensor
 from tracekit.step_marks import Composition
 from tracekit.work import LoadModel, Work, load_models, models
-from tracekit.work_sizes import each_once, vector_work
+from tracekit.work_sizes import INDEX_TYPES, each_once, vector_work
 
 _CAUSAL = Mask(causal=True)
-_TABLES = ("int32", "int64")
 _NOT_RECORDED = ("cache type and window not recorded",)
 
 
@@ -160,7 +159,7 @@ def _table(call: OpCall, first: int) -> Tensor | None:
     """The table of pages: the first two-dimensional tensor of integers from a place on."""
     for place in range(first, len(call.args)):
         found = call.tensor(place)
-        if found is not None and found.dtype in _TABLES and len(found.shape) == 2:
+        if found is not None and found.dtype in INDEX_TYPES and len(found.shape) == 2:
             return found
     return None
 
@@ -168,17 +167,11 @@ def _table(call: OpCall, first: int) -> Tensor | None:
 def _decode_work(tokens: int, table: Tensor, page: int, rows: Rows, load: Composition | None) -> Work | None:
     """Of `tokens` queries on the sequences of a table: as many of each, or else only the step can tell."""
     sequences, room = table.shape[0], table.shape[1] * page
-    counts: Counts | None = None
-    if sequences and tokens % sequences == 0 and tokens // sequences <= room:
-        each = tokens // sequences
-        batch = Batch(sequences, tokens, each, tokens, sequences * room, room)
-        counts = counts_within(batch, _CAUSAL)
-    phases = None if load is None else counts_of_step(load, tokens)
-    if counts is None:
+    if not sequences or tokens % sequences or tokens > sequences * room:
         return None
-    if phases is not None:
-        counts = agreed(counts, phases.together)
-    return attention_work(counts, rows, cached=True)
+    batch = Batch(sequences, tokens, tokens // sequences, tokens, sequences * room, room)
+    counts = counts_within(batch, _CAUSAL)
+    return None if counts is None else attention_work(told_by_load(counts, _CAUSAL, load), rows, cached=True)
 
 
 load_models("_C::paged_attention_v1")(_paged(1))
@@ -259,7 +252,7 @@ def flash_mla(call: OpCall, load: Composition | None) -> Work | None:
     """
     query, cache, width = call.tensor(0), call.tensor(1), next((one for one in call.args if type(one) is int), None)
     table = _table(call, 2)
-    sparse = any(len(one.shape) == 3 and one.dtype in _TABLES for one in call.tensors()[2:])
+    sparse = any(len(one.shape) == 3 and one.dtype in INDEX_TYPES for one in call.tensors()[2:])
     if query is None or cache is None or table is None or width is None or width <= 0 or sparse:
         return None
     if len(query.shape) != 4 or len(cache.shape) != 4:
@@ -318,7 +311,4 @@ def aiter_mla(call: OpCall, load: Composition | None) -> Work | None:
         counts = counts_within(Batch(sequences, tokens, longest, min(tokens, room), room, room), _CAUSAL)
     if rows is None or counts is None:
         return None
-    phases = None if load is None else counts_of_step(load, tokens)
-    if phases is not None:
-        counts = agreed(counts, phases.together)
-    return attention_work(counts, rows, cached=True)
+    return attention_work(told_by_load(counts, _CAUSAL, load), rows, cached=True)

@@ -16,6 +16,7 @@ _SCALAR_TYPES = {
     **{10: "complex128", 11: "bool", 15: "bf16", 23: "fp8_e5m2", 24: "fp8_e4m3", 25: "fp8_e5m2", 26: "fp8_e4m3"},
     **{27: "uint16", 28: "uint32", 29: "uint64", 44: "e8m0", 45: "fp4x2"},
 }
+INDEX_TYPES = ("int32", "int64")  # of lengths, pages, slots, chosen experts
 _FLOATS = ("fp8_e5m2", "fp8_e4m3", "fp16", "bf16", "fp32", "fp64")
 _COMPLEX = ("complex64", "complex128")
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
