@@ -1,4 +1,4 @@
-"""What is worth saying of a roofline: time above the roof, bytes that quantisation would save, what cannot be judged.
+"""What is worth saying of a roofline: time beyond the least, bytes that quantisation would save, what cannot be judged.
 
 Each kernel group is in one finding at most, so that no nanosecond is promised twice.
 """
@@ -6,63 +6,83 @@ Each kernel group is in one finding at most, so that no nanosecond is promised t
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from tracekit.analyses import _roofline_advice as advice
 from tracekit.analyses import _roofline_texts as texts
+from tracekit.analyses._roofline_coverage import no_peaks, uncovered
 from tracekit.analysis import Finding, Row, Scalar, duration
-from tracekit.devices import HOW_TO_GIVE
-from tracekit.kernel_names import name_forms
+from tracekit.roofline_names import OPEN, kernel_name, mark_of_roof, product_of, titles
+from tracekit.text_grid import cut
 
 ABOVE = "above roof"
-OPEN = "key lengths not recorded"  # note on what may do far more than is known
 BESIDE = "beside other streams"  # note on what had only a part of the device
+WIDE = "may be far more"  # note on work whose upper end is far away
 CLAIMED = frozenset("ABCD")  # tiers from which a saving is promised: a window of the whole device is too coarse
-COVERED = frozenset("ABCDEG")  # tiers that say what a kernel did
+MEASURED = frozenset("ABCDE")  # but it does show what is read all the time
 _NAMED = 3  # kernels named in a sentence
 _SHOWN = 8  # as evidence
-_NAME = 60  # characters of a name in a sentence
+_KERNEL = 40  # characters of a kernel's name in a sentence
+_PRODUCTS = frozenset(("gemm", "moe"))
+_HALF = frozenset(("bf16", "fp16"))
 _EIGHT_BITS = re.compile(r"Float8|unsigned char|signed char", re.IGNORECASE)  # how caches of 8 bits are recorded
-# Ranges that torch.compile writes around the code it made: they have no inputs, and what it launches is no op.
-_COMPILED = re.compile(r"(## )?(Call )?(Torch-Compiled Region|CompiledFxGraph|CompiledFunction)")
+_LEFT_ALONE = frozenset(("lm_head", "router"))  # by those who quantise models
+_VOCABULARY, _SURE_VOCABULARY = 16_000, 110_000  # columns: of a sharded one at least; more than a layer has
 Saving = Callable[[Row], float]
 Device = tuple[int, int | None]
 
 
-def findings(rows: Sequence[Row], summary: Sequence[Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
-    """rows: of the table of roofline; summary: a row for each device. Each on the device where its share is largest."""
-    devices = {(row["rank"], row["device"]): row for row in summary}
+def findings(
+    rows: Sequence[Row],
+    summary: Sequence[Row],
+    parameters: Mapping[str, Scalar],
+    formats: Collection[str] = (),
+    tried: Collection[str] = (),
+) -> Iterator[Finding]:
+    """Each on the device where its share is largest. rows: of the table of roofline; summary: a row for each device;
+    formats: of the trace's files, as its footer has them; tried: sources that were to lend work, whether they could.
+    """
+    of_device: dict[Device, list[Row]] = {}
+    for row in rows:
+        of_device.setdefault((row["rank"], row["device"]), []).append(row)
+    keyed = (((row["rank"], row["device"]), row) for row in summary)
+    devices = {key: row | {"vendor": advice.vendor(row, of_device.get(key, ()))} for key, row in keyed}
     by_kind: dict[str, list[Row]] = {}
     for row in rows:
         by_kind.setdefault(kind_of(row, parameters), []).append(row)
     yield from _above(by_kind.get("above", []), devices, parameters)
     yield from _far(by_kind.get("far", []), devices, parameters)
-    yield from _latency(by_kind.get("latency", []), devices, parameters)
+    yield from _latency(by_kind.get("latency", []), rows, devices, parameters)
     yield from _weights(by_kind.get("weights", []), devices, parameters)
+    yield from _arithmetic(by_kind.get("arithmetic", []), devices, parameters)
     yield from _kv(by_kind.get("kv", []), devices, parameters)
-    yield from _no_peaks(summary)
-    yield from _uncovered(rows, summary, parameters)
+    yield from no_peaks(summary)
+    yield from uncovered(rows, summary, parameters, formats, tried)
 
 
 def kind_of(row: Row, parameters: Mapping[str, Scalar]) -> str:
-    """The one finding that a kernel group may be in: above, far, latency, weights, kv, or "" for none."""
+    """The one finding that a kernel group may be in: above, far, latency, weights, arithmetic, kv, or "" for none."""
     if row["problem"] == ABOVE:
         return "above"
-    if row["evidence"] not in CLAIMED or row["roof_ns"] is None or row["category"] == "communication":
+    if row["evidence"] not in MEASURED or row["roof_ns"] is None or row["category"] == "communication":
         return ""
     if OPEN in (row["notes"] or ""):
         return ""
-    if row["bound"] == "latency":
-        return "latency"
-    if row["bound"] == "memory":
-        return _read_most(row)
-    near = float(parameters["near_roof"] or 0)
-    return "far" if row["bound"] == "unknown" and (row["roof_fraction"] or 0) < near else ""
+    kind = {"memory": _read_most(row), "compute": _computes(row), "latency": "latency"}.get(row["bound"], "")
+    if row["bound"] == "unknown" and WIDE not in (row["notes"] or "").split(", "):
+        kind = "far" if (row["roof_fraction"] or 0) < float(parameters["near_roof"] or 0) else ""
+    return kind if row["evidence"] in CLAIMED or row["bound"] == "memory" else ""
+
+
+def _computes(row: Row) -> str:
+    """What a group at the compute roof could compute with fewer bits."""
+    is_half = row["category"] in _PRODUCTS and row["math"] in _HALF
+    return "arithmetic" if is_half and not is_left_alone(row) else ""
 
 
 def _read_most(row: Row) -> str:
     """What a group at the memory roof reads that could be smaller: weights, or keys and values; the larger of both."""
-    is_product = row["category"] in ("gemm", "moe") and (row["weight_bits"] or 0) > 4
+    is_product = row["category"] in _PRODUCTS and (row["weight_bits"] or 0) > 4 and not is_left_alone(row)
     weights = (row["weight_bytes"] or 0) if is_product else 0
     cached = 0 if _EIGHT_BITS.search(row["dtypes"] or "") else row["kv_bytes"] or 0
     if not row["bytes"] or not max(weights, cached):
@@ -70,36 +90,47 @@ def _read_most(row: Row) -> str:
     return "kv" if cached > weights else "weights"
 
 
+def is_left_alone(row: Row) -> bool:
+    """Whether its weights stay as they are where a model is quantised: those of lm_head, which are as wide as a
+    vocabulary and are read once in a step, and of the router.
+    """
+    if row["op"] in _LEFT_ALONE:
+        return True
+    product = product_of(row["op"], row["shapes"])
+    if product is None:
+        return False
+    is_once = 0 < row["count"] <= (row["steps"] or 0)
+    return product.n > _SURE_VOCABULARY or (product.n >= _VOCABULARY and is_once)
+
+
 # ---- at or below the roof --------------------------------------------------------------------------------------------
 
 
-def _above_roof(row: Row) -> float:
+def _beyond(row: Row) -> float:
     """Time beyond what the work needs at achievable peaks. What runs beside other work cannot be had back."""
     return max(0.0, float(min(row["alone_ns"] - row["roof_ns"], row["exclusive_ns"])))
 
 
 def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
-    """One for each category in which enough time lies above the roof."""
-    for category in dict.fromkeys(row["category"] for row in rows):
-        here, device, share = _worst([row for row in rows if row["category"] == category], devices, _above_roof)
+    """One for each family in which enough time is lost."""
+    for family in dict.fromkeys(map(advice.family, rows)):
+        here, device, share = _worst([row for row in rows if advice.family(row) == family], devices, _beyond)
         if not _is_enough(share, parameters):
             continue
-        above = sum(map(_above_roof, here))
-        default = texts.POINTWISE if category in texts.POINTWISE_CATEGORIES else texts.OTHERS
-        remedy, cost = texts.FAR.get(category, default)
-        listed = _listed(here, _far_words)
+        beyond = sum(map(_beyond, here))
+        remedy, cost = advice.remedy(family, here, devices[device]["vendor"])
         detail = texts.FAR_DETAIL.format(share=f"{share:.1%}", roof=duration(sum(row["roof_ns"] for row in here)))
         yield Finding(
             severity="warning",
             title=texts.FAR_TITLE.format(
-                category=category,
+                family=family,
                 near=float(parameters["near_roof"] or 0),
-                above=duration(above),
-                per_step=_per_step(here, above),
+                above=duration(beyond),
+                per_step=_per_step(here, beyond),
                 where=_where(device, devices),
             ),
-            detail=f"Mostly {listed}. {detail}",
-            saving_high_ns=int(above),
+            detail=f"Mostly {_listed(here, _far_words)}. {detail}",
+            saving_high_ns=int(beyond),
             evidence=_evidence(here),
             remedy=remedy,
             cost=cost,
@@ -109,26 +140,53 @@ def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping
 
 def _far_words(row: Row) -> str:
     beside = f", {BESIDE}" if BESIDE in (row["notes"] or "").split(", ") else ""
-    return f"{row['roof_fraction'] or 0:.0%} of its roof{_in_steps(row, _above_roof)}{beside}"
+    return f"{_of_roof(row)}{_in_steps(row, _beyond)}{beside}"
 
 
-def _latency(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
+def _of_roof(row: Row) -> str:
+    return f"{mark_of_roof(row)}{row['roof_fraction'] or 0:.0%} of its roof"
+
+
+def _latency(
+    rows: Sequence[Row], everything: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]
+) -> Iterator[Finding]:
     here, device, share = _worst(rows, devices, _exclusive)
     if not _is_enough(share, parameters):
         return
-    above = sum(map(_above_roof, here))
+    beyond = sum(map(_beyond, here))
+    of_device = [row for row in everything if (row["rank"], row["device"]) == device]
+    is_nvidia = devices[device]["vendor"] == advice.NVIDIA
     yield _finding(
         texts.LATENCY,
         here,
         lambda row: f"{row['count']:,} x {duration(row['dur_ns'] / max(1, row['count']))}, {_waves(row)}",
-        above,
-        {"share": f"{share:.1%}", "above": duration(above) + _per_step(here, above), "where": _where(device, devices)},
+        beyond,
+        {
+            "which": _short_or_few(here, float(parameters["short_ns"] or 0)),
+            "share": f"{share:.1%}",
+            "above": duration(beyond) + _per_step(here, beyond),
+            "where": _where(device, devices),
+            "others": _copies(of_device, devices[device]["busy_ns"]),
+            "graphs": texts.GRAPHS_NVIDIA if is_nvidia else texts.GRAPHS_OTHER,
+        },
     )
 
 
+def _short_or_few(rows: Sequence[Row], short_ns: float) -> str:
+    """What they have in common."""
+    short = {row["dur_ns"] < short_ns * row["count"] for row in rows}
+    return texts.SHORT_OR_FEW if len(short) > 1 else texts.SHORT if short == {True} else texts.FEW
+
+
+def _copies(rows: Sequence[Row], busy: int) -> str:
+    """What else is bound by latency, that no saving is promised of."""
+    copied = sum(_exclusive(row) for row in rows if row["bound"] == "latency" and row["evidence"] == "G")
+    share = f"{copied / busy:.1%}"
+    return "" if share == "0.0%" else texts.LATENCY_OTHERS.format(share=share)
+
+
 def _waves(row: Row) -> str:
-    said = f"{row['roof_fraction'] or 0:.0%} of its roof"
-    return said if row["waves"] is None else f"{row['waves']:.2g} waves, {said}"
+    return _of_roof(row) if row["waves"] is None else f"{row['waves']:.2g} waves, {_of_roof(row)}"
 
 
 def _weights(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
@@ -136,32 +194,67 @@ def _weights(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Map
     here, device, share = _worst(rows, devices, lambda row: _exclusive(row) * _part(row, "weight_bytes"))
     if not _is_enough(share, parameters):
         return
-    peaks = devices[device]["peaks"] or {}
-    eight, four = (sum(_with_weights_of(row, bits, peaks) for row in here) for bits in (8, 4))
-    best = sum(max(_with_weights_of(row, bits, peaks) for bits in (8, 4)) for row in here)
-    taken = sum(map(_exclusive, here)) / devices[device]["busy_ns"]
+    of = devices[device]
+    eight, four = (sum(_with_weights_of(row, bits, of) for row in here) for bits in (8, 4))
+    best = sum(max(_with_weights_of(row, bits, of) for bits in (8, 4)) for row in here)
+    taken = sum(map(_exclusive, here)) / of["busy_ns"]
+    first, then = advice.small_weights(of["peaks"] or {}, of["vendor"])
     yield _finding(
         texts.WEIGHTS,
         here,
-        lambda row: f"{row['weight_bits']} bits, {row['roof_fraction'] or 0:.0%} of its roof",
+        lambda row: f"{row['weight_bits']} bits, {_of_roof(row)}",
         best,
         {
             "share": f"{taken:.1%}",
             "eight": duration(eight) + _per_step(here, eight),
             "four": duration(four) + _per_step(here, four),
             "where": _where(device, devices),
+            "first": first,
+            "then": then,
         },
     )
 
 
-def _with_weights_of(row: Row, bits: int, peaks: Mapping[str, float]) -> float:
+def _with_weights_of(row: Row, bits: int, device: Row) -> float:
     """Time saved at most: where the device can, weights of so many bits are multiplied as such, else expanded."""
     if row["weight_bits"] <= bits:
         return 0.0
-    small = max(peaks.get(math) or 0 for math in (("fp8", "int8") if bits == 8 else ("fp4",)))
-    own = peaks.get(row["math"] or "")
-    faster = small / own if small and own else 1.0
-    return _without(row, _part(row, "weight_bytes") * (1 - bits / row["weight_bits"]), max(1.0, faster))
+    faster = _faster(row, ("fp8", "int8") if bits == 8 else ("fp4",), device)
+    return _without(row, _part(row, "weight_bytes") * (1 - bits / row["weight_bits"]), faster)
+
+
+def _faster(row: Row, maths: Sequence[str], device: Row) -> float:
+    """How many times what is achievable of its arithmetic the best of these achieves; 1 if none is faster."""
+    peaks, shares = device["peaks"] or {}, device["achievable"] or {}
+    own, *others = (peaks.get(of or "", 0.0) * shares.get(of or "", 1.0) for of in (row["math"], *maths))
+    return max(1.0, max(others) / own) if own else 1.0
+
+
+def _arithmetic(
+    rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]
+) -> Iterator[Finding]:
+    """Only of devices that multiply 8 bits faster."""
+    can = {key for key, device in devices.items() if (device["peaks"] or {}).get("fp8")}
+    here, device, share = _worst([row for row in rows if (row["rank"], row["device"]) in can], devices, _exclusive)
+    if not _is_enough(share, parameters):
+        return
+    # Both factors are then half as large, at most all that is read and written.
+    eight = sum(_without(row, 0.5, _faster(row, ("fp8",), devices[device])) for row in here)
+    can_four = "fp4" in devices[device]["peaks"]
+    four = sum(_without(row, 0.75, _faster(row, ("fp8", "fp4"), devices[device])) for row in here) if can_four else 0.0
+    yield _finding(
+        texts.ARITHMETIC,
+        here,
+        lambda row: f"{row['math']}, {_of_roof(row)}",
+        max(eight, four),
+        {
+            "share": f"{share:.1%}",
+            "eight": duration(eight) + _per_step(here, eight),
+            "four": f", in FP4 at most {duration(four)}" if four > eight else "",
+            "also": "; then NVFP4 or MXFP4 where accuracy allows" if four > eight else "",
+            "where": _where(device, devices),
+        },
+    )
 
 
 def _kv(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
@@ -190,13 +283,17 @@ def _without(row: Row, part: float, faster: float = 1.0) -> float:
     return max(0.0, float(min(row["roof_ns"] - left, row["exclusive_ns"])))
 
 
-# ---- what cannot be judged -------------------------------------------------------------------------------------------
+# ---- above the roof --------------------------------------------------------------------------------------------------
 
 
 def _above(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
     here, device, share = _worst(rows, devices, _exclusive)
     if not _is_enough(share, parameters):
         return
+    hows = {(row["how"] or "").partition(",")[0] for row in here}
+    lent = "capture trace" in hows or any(how.startswith("same kernel") for how in hows)
+    suspect = texts.ABOVE_CONFIG if "model config" in hows else texts.ABOVE_LENT if lent else ""
+    is_amd = devices[device]["vendor"] == advice.AMD
     yield _finding(
         texts.ABOVE,
         here,
@@ -204,7 +301,9 @@ def _above(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mappi
         0,
         {
             "share": f"{share:.1%}",
+            "first": suspect,
             "spec": devices[device]["spec"] or "none: peaks were given",
+            "counters": "" if is_amd else texts.ABOVE_COUNTERS,
             "where": _where(device, devices),
         },
     )
@@ -218,68 +317,6 @@ def _noted(row: Row) -> str:
     """The one note that explains it."""
     found = [note for note in (row["notes"] or "").split(", ") if "cache" in note]
     return f": {found[0]}" if found else ""
-
-
-def _no_peaks(summary: Sequence[Row]) -> Iterator[Finding]:
-    """One for each kind of device."""
-    advice = texts.NO_PEAKS
-    for what, name, problem in dict.fromkeys((_missing(row), row["name"], row["problem"]) for row in summary):
-        if not problem or not what:
-            continue
-        yield Finding(
-            severity="info",
-            title=advice.title.format(what=what, name=_short(name) if name else "a device without a name"),
-            detail=advice.detail.format(problem=problem.replace(HOW_TO_GIVE, "").strip()),
-            remedy=advice.remedy.format(how=HOW_TO_GIVE),
-            cost=advice.cost,
-            verify=advice.verify,
-        )
-
-
-def _missing(device: Row) -> str:
-    """Which roofs a device lacks; "" if none, or it had nothing to do."""
-    if not device["busy_ns"] or (device["peaks"] and device["bandwidth"]):
-        return ""
-    return "memory roof" if device["peaks"] else "compute roofs" if device["bandwidth"] else "roofs"
-
-
-def _uncovered(rows: Sequence[Row], summary: Sequence[Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
-    """One for all devices: what has no evidence, why, and what would give it."""
-    total = sum(row["busy_ns"] for row in summary)
-    left = sorted((row for row in rows if row["evidence"] not in COVERED), key=_exclusive, reverse=True)
-    missing = sum(map(_exclusive, left))
-    if total <= 0 or total - missing >= float(parameters["covered_share"] or 0) * total:
-        return
-    times: Counter[str] = Counter()
-    kernels: Counter[str] = Counter()
-    for row in left:
-        times[_why(row)] += _exclusive(row)
-        kernels[_short(name_forms(row["kernel"]).function)] += _exclusive(row)
-    ranked = [why for why, _ in times.most_common()]
-    shares = {why: f"{times[why] / total:.1%}" for why in ranked}
-    reasons = "; ".join(f"{share} {texts.UNCOVERED[why][0]}" for why, share in shares.items() if share != "0.0%")
-    listed = "; ".join(f"{name} ({duration(ns)})" for name, ns in kernels.most_common(_NAMED))
-    worth = [why for why in ranked if times[why] >= float(parameters["share"] or 0) * total] or ranked[:1]
-    yield Finding(
-        severity="info",
-        title=texts.UNCOVERED_TITLE.format(share=f"{missing / total:.1%}"),
-        detail=f"Of the busy time, {reasons}. Mostly {listed}.",
-        evidence=_evidence(left),
-        remedy=" ".join(texts.UNCOVERED[why][1] for why in worth),
-        cost="Another run; recording shapes slows the host.",
-        verify=texts.UNCOVERED_VERIFY,
-    )
-
-
-def _why(row: Row) -> str:
-    """Why the work of a group is not known."""
-    if row["category"] in ("graph", "communication"):
-        return str(row["category"])
-    if not row["op"]:
-        return "no_op"
-    if _COMPILED.match(row["op"]):
-        return "compiled"
-    return "no_model" if row["shapes"] and row["shapes"] != "[]" else "no_shapes"
 
 
 # ---- shared ----------------------------------------------------------------------------------------------------------
@@ -349,14 +386,13 @@ def _evidence(rows: Sequence[Row]) -> tuple[int, ...]:
 
 
 def _listed(rows: Sequence[Row], say: Callable[[Row], str]) -> str:
-    return "; ".join(f"{_named(row)} ({say(row)})" for row in rows[:_NAMED])
+    """The first ones: their work, the kernel, and what is to be said of them."""
+    first = rows[:_NAMED]
+    return "; ".join(
+        f"{_with_kernel(title, row)} ({say(row)})" for title, row in zip(titles(first), first, strict=True)
+    )
 
 
-def _named(row: Row) -> str:
-    """Many kernels are called elementwise_kernel: the op tells which it is."""
-    op = (row["op"] or "").rpartition("::")[2]
-    return _short(name_forms(row["kernel"]).function) + (f" of {_short(op)}" if op else "")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
+def _with_kernel(title: str, row: Row) -> str:
+    kernel = cut(kernel_name(row["kernel"]), _KERNEL)
+    return title if kernel in title else f"{title} in {kernel}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from tracekit.analyses._missing import no_device
 from tracekit.analyses._roofline_findings import findings
 from tracekit.analysis import Coverage, Result, Row, Scalar
 from tracekit.trace import Trace
+from tracekit.wording import counted
 
 _KNOWN = frozenset("ABCDEG")  # evidence that says how much work there is
 
@@ -40,7 +41,7 @@ class Roofline:
         summary = _summary(trace, rows)
         busy = sum(row["busy_ns"] for row in summary)
         known = sum(ns for row in summary for tier, ns in row["by_evidence"].items() if tier in _KNOWN)
-        reason = "" if known == busy else _reason(summary, busy)
+        reason = "; ".join([*_bare(summary, busy), *_unused(trace)])
         found = tuple(findings(rows, summary, parameters))
         return Result(self.name, parameters, summary, table, found, Coverage(known, busy, reason))
 
@@ -82,13 +83,20 @@ def _ranked(times: Counter[str]) -> dict[str, int]:
     return dict(sorted(times.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _reason(summary: Sequence[Row], busy: int) -> str:
-    """Why not all of the busy time has evidence, and what to record."""
+def _bare(summary: Sequence[Row], busy: int) -> Iterator[str]:
+    """The part of the busy time without evidence."""
     bare = sum(row["by_evidence"].get("F", 0) for row in summary)
     nothing = sum(row["by_evidence"].get("none", 0) for row in summary)
     parts = {"known by name and geometry alone": bare, "not known at all": nothing}
-    listed = " and ".join(f"{ns / busy:.1%} {words}" for words, ns in parts.items() if ns)
-    return f"of the busy time {listed}"
+    if listed := " and ".join(f"{ns / busy:.1%} {words}" for words, ns in parts.items() if ns):
+        yield f"of the busy time {listed}"
+
+
+def _unused(trace: Trace) -> Iterator[str]:
+    """What of --model and --capture-trace told nothing, and why."""
+    for row in trace.sql("FROM lending_remarks ORDER BY source, remark").to_pylist():
+        where = f" ({counted(row['steps'], 'step')})" if row["steps"] else ""
+        yield f"{row['source']}: {row['remark']}{where}"
 
 
 ANALYSIS = Roofline()

@@ -3,7 +3,7 @@
 -- parameter memory_compute_ratio DOUBLE: from this factor between the two least times on, the larger alone binds.
 -- parameter near_roof DOUBLE: from this share of the achievable roof on, the roof is what binds.
 -- parameter far_roof DOUBLE: below this share of it, a kernel that is short or leaves a part of the device empty is bound
--- by latency.
+-- by latency: a part of it is idle if there are fewer blocks than multiprocessors.
 -- parameter short_ns BIGINT: mean time of a launch below which a kernel is short.
 -- parameter above_roof DOUBLE: above this share of the datasheet's roof, the device, the shapes or the bytes are wrong.
 -- column rank INTEGER: rank.
@@ -12,6 +12,8 @@
 -- column op VARCHAR: the op that it runs for, NULL if none is recorded.
 -- column shapes VARCHAR: dimensions of that op's inputs.
 -- column dtypes VARCHAR: their types.
+-- column launch VARCHAR: how it was started: graph (a replay), op (a call in an op), call (outside all), none (not
+-- recorded: before the recording began, or lost).
 -- column category VARCHAR: what the kernel is for, as in attribution.
 -- column subcategory VARCHAR: which kind of it.
 -- column count BIGINT: launches.
@@ -62,6 +64,7 @@ WITH grouped AS (
         op,
         shapes,
         dtypes,
+        launch,
         category,
         subcategory,
         count(*) AS count,
@@ -93,6 +96,7 @@ WITH grouped AS (
         how,
         notes,
         avg(waves) AS waves,
+        avg(blocks_per_sm) AS blocks_per_sm,
         mode(ncu_class) AS ncu_class,
         avg(sm_pct) AS sm_pct,
         avg(memory_pct) AS memory_pct,
@@ -116,19 +120,23 @@ rated AS (
         certain_ns / nullif(alone_ns, 0) AS certain_fraction,
         -- It may have worked while the one before it ran: only more than all of its time is an error.
         certain_ns / nullif(dur_ns, 0) AS sure_fraction,
+        coalesce(flops_high > 2 * flops OR bytes_high > 2 * bytes, false) AS is_wide,
         CASE
             -- No work at all is a lower bound that says nothing.
             WHEN coalesce(memory_high_ns, 0) = 0 AND coalesce(compute_high_ns, 0) = 0 THEN NULL
             -- Without a peak for its operations, only that it is near the memory's roof can be seen.
             WHEN compute_ns IS NULL THEN CASE WHEN memory_ns >= near_roof * alone_ns THEN 'memory' END
             WHEN memory_ns IS NULL THEN CASE WHEN compute_ns >= near_roof * alone_ns THEN 'compute' END
+            -- Of work that may be far more than expected, only what holds at both ends.
+            WHEN is_wide AND memory_ns < memory_compute_ratio * compute_high_ns
+                AND compute_ns < memory_compute_ratio * memory_high_ns THEN NULL
             WHEN memory_ns >= memory_compute_ratio * compute_ns THEN 'memory'
             WHEN compute_ns >= memory_compute_ratio * memory_ns THEN 'compute'
             ELSE 'balanced'
         END AS side,
         CASE WHEN memory_ns >= coalesce(compute_ns, 0) THEN 'memory' ELSE 'compute' END AS larger,
         beside_ns > 0.1 * alone_ns AS is_overlapped,
-        waves < 1 OR dur_ns < short_ns * count AS is_small
+        blocks_per_sm < 1 OR dur_ns < short_ns * count AS is_small
     FROM grouped
 ),
 judged AS (
@@ -160,6 +168,7 @@ SELECT
     op,
     shapes,
     dtypes,
+    launch,
     category,
     subcategory,
     count,
@@ -201,6 +210,7 @@ SELECT
             nullif(notes, ''),
             CASE WHEN is_overlapped AND evidence <> 'G' THEN 'beside other streams' END,
             CASE WHEN worked_early THEN 'worked while the one before ran' END,
+            CASE WHEN is_wide THEN 'may be far more' END,
             CASE WHEN did_less THEN 'did less than expected' END,
             CASE WHEN in_cache AND problem IS NOT NULL THEN 'its bytes fit in the cache' END
         ),

@@ -16,7 +16,8 @@ MS = 1_000_000
 # fmt: off
 _TYPES = {
     "rank": pa.int32(), "device": pa.int64(), "kernel": pa.string(), "op": pa.string(), "shapes": pa.string(),
-    "dtypes": pa.string(), "category": pa.string(), "subcategory": pa.string(), "count": pa.int64(),
+    "dtypes": pa.string(), "launch": pa.string(), "category": pa.string(), "subcategory": pa.string(),
+    "count": pa.int64(),
     "steps": pa.int64(), "dur_ns": pa.int64(), "alone_ns": pa.int64(), "exclusive_ns": pa.int64(), "math": pa.string(),
     "flops": pa.float64(), "flops_low": pa.float64(), "flops_high": pa.float64(), "bytes": pa.float64(),
     "bytes_low": pa.float64(), "bytes_high": pa.float64(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from tests.simulator_kernels import Kernel
 
@@ -24,7 +24,7 @@ class Typed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One aten or custom op and its inputs: tensors of the op's type or of their own, and scalars among or after them."""
+    """One aten or custom op and its inputs: tensors of the op's type or of their own, scalars among or after them."""
 
     name: str
     tensors: tuple[Shape | Typed | str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulator_instructions import Launch, Op, Shape
+from tests.simulator_instructions import Launch, Op, Shape, Typed
 from tests.simulator_kernels import (
     ACTIVATION,
     CACHE,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.simulator_instructions import Op
+from tests.simulator_instructions import Op, Typed
 from tests.simulator_model import Run
 from tests.simulator_text import Args, Row, Value
 

@@ -53,10 +53,17 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert read.model is not None and read.model.layers == TINY["num_hidden_layers"]
 
 
+def test_peaks_as_text() -> None:
+    given = Given(peaks={"bf16": "989T", "bandwidth": "3.35TB/s"})
+    assert given.read().peaks == {"bf16": 989e12, "bandwidth": 3.35e12}
+    assert given.options == ("--peak", "bf16=9.89e+14", "--peak", "bandwidth=3.35e+12")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"peaks": {"speed": 1e12}}, "unknown peak 'speed'"),
+        ({"peaks": {"bf16": "989TB"}}, "peak bf16=989TB: bf16 is in FLOP/s"),
         ({"peaks": {"bf16": float("nan")}}, "bf16 must be from"),
         ({"peaks": {"bandwidth": 0.0}}, "bandwidth must be from"),
         ({"tensor_parallel": 0}, "tensor parallelism of 0"),

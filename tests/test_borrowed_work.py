@@ -12,8 +12,8 @@ from tracekit.borrowed_work import KERNEL_KEY, SEQUENCES, borrowed, captured_seq
 
 INT = pa.int64()
 _KEY = [(name, pa.string() if name == "name" else INT) for name in KERNEL_KEY]
-LENDERS = pa.schema([*_KEY, ("work", INT), ("by_load", pa.bool_()), ("tokens", INT)])
-ROWS = pa.schema([("id", INT), *_KEY, ("tokens", INT)])
+LENDERS = pa.schema([*_KEY, ("work", INT), ("by_load", pa.bool_()), ("tokens", INT), ("dur", INT)])
+ROWS = pa.schema([("id", INT), *_KEY, ("tokens", INT), ("dur_low", INT), ("dur_high", INT)])
 CALLS = pa.schema(
     [
         *((name, INT) for name in ("id", "rank", "pid", "tid", "ts")),
@@ -36,10 +36,11 @@ def key(name: str, grid: int | None) -> dict[str, Any]:
     return {"name": name, "grid_x": grid, **sizes}
 
 
-def lenders(*rows: tuple[str, int | None, int | None, bool, int | None]) -> pa.Table:
+def lenders(*rows: tuple[str, int | None, int | None, bool, int | None], dur: int = 9_000) -> pa.Table:
     """name, grid, work, by_load, tokens."""
     found = [
-        {**key(name, grid), "work": work, "by_load": load, "tokens": tokens} for name, grid, work, load, tokens in rows
+        {**key(name, grid), "work": work, "by_load": load, "tokens": tokens, "dur": dur}
+        for name, grid, work, load, tokens in rows
     ]
     return pa.Table.from_pylist(found, LENDERS)
 
@@ -82,11 +83,33 @@ def test_what_is_lent(rows: list[Any], lent: list[Any]) -> None:
 )
 def test_at_which_size_of_step(lender: list[int | None], borrower: int | None, expected: list[Any]) -> None:
     lent = lendable(lenders(*(("gemm", 8, 1, False, tokens) for tokens in lender)))
-    rows = [{"id": at, **key(name, grid), "tokens": borrower} for at, (name, grid) in enumerate(
-        [("gemm", 9), ("other", 8), ("gemm", None)])] + [{"id": 7, **key("gemm", 8), "tokens": borrower}]  # fmt: skip
+    kinds = {0: ("gemm", 9), 1: ("other", 8), 2: ("gemm", None), 7: ("gemm", 8)}
+    rows = [
+        {"id": at, **key(name, grid), "tokens": borrower, "dur_low": 9_000, "dur_high": 9_000}
+        for at, (name, grid) in kinds.items()
+    ]
     found = borrowed(pa.Table.from_pylist(rows, ROWS), lent)
-    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    assert [tuple(row.values()) for row in found.to_pylist()] == [(*one, True) for one in expected]
     assert borrowed(ROWS.empty_table(), lent).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "low", "high", "timely"),
+    [
+        (9_000, 9_000, 9_000, True),
+        (9_000, 6_000, 13_500, True),
+        (9_000, 5_999, 9_000, False),
+        (9_000, 9_000, 13_501, False),
+        (12_000, 12_000, 42_000, False),  # of a product of a depth of 4096 and one of 14336 by turns, on one grid
+        (1_000, 0, 7_500, True),  # of so short ones time says nothing
+        (1_000, 0, 7_501, False),
+        (7_501, 0, 0, False),
+    ],
+)
+def test_of_another_time(seen: int, low: int, high: int, timely: bool) -> None:
+    rows = [{"id": 7, **key("gemm", 8), "tokens": 16, "dur_low": low, "dur_high": high}]
+    lent = lendable(lenders(("gemm", 8, 1, False, 16), dur=seen))
+    assert borrowed(pa.Table.from_pylist(rows, ROWS), lent)["timely"].to_pylist() == [timely]
 
 
 # ---- captured graphs -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from tests.model_configs import DEEPSEEK_V3, GPT_OSS_20B, LLAMA_3_8B, TINY, TINY_EXPERTS
 from tests.real_traces import trace as real_trace
-from tracekit.config_work import BY_POSITION, CONFIG_WORK, IN_ALL, config_work, shares_by_time
+from tracekit.config_work import BY_POSITION, CONFIG_WORK, IN_ALL, ConfigWork, config_work, shares_by_time
 from tracekit.errors import UsageError
 from tracekit.model_config import model_config
 from tracekit.step_marks import Composition
@@ -57,7 +57,7 @@ def rows(kernels: str, load: Composition = DECODE, durations: Sequence[int] = ()
 
 
 def work(kernels: str, said: dict[str, Any] = TINY, load: Composition = DECODE, **more: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = config_work(rows(kernels, load, **more), model_config(said, "c")).to_pylist()
+    found: list[dict[str, Any]] = config_work(rows(kernels, load, **more), model_config(said, "c")).work.to_pylist()
     return found
 
 
@@ -73,7 +73,7 @@ def cells(found: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 def test_nothing_in_nothing_out() -> None:
-    assert config_work(rows(""), model_config(TINY, "c")) == CONFIG_WORK.empty_table()
+    assert config_work(rows(""), model_config(TINY, "c")) == ConfigWork(CONFIG_WORK.empty_table(), {})
 
 
 def test_a_whole_step() -> None:
@@ -146,10 +146,21 @@ def test_orders(kernels: str, said: dict[str, Any], products: str | None) -> Non
     assert {row["how"] for row in found} == {IN_ALL if products is None else BY_POSITION}
 
 
-@pytest.mark.parametrize("kernels", ["DADDD", "DADDD" * 3, "DDD", "A", "x", "AA"])
-def test_steps_that_are_not_whole(kernels: str) -> None:
-    """Half a step, a draft model beside this one, no product at all: nothing is said."""
-    assert work(kernels) == []
+@pytest.mark.parametrize(
+    ("kernels", "why"),
+    [
+        ("DADDD", "2 layers, but 1 attention kernel in a step"),
+        ("DADDD" * 3, "2 layers, but 3 attention kernels in a step"),
+        ("DDD", "2 layers, but 3 matrix products and no attention in a step"),
+        ("A", "2 layers, but 1 attention kernel in a step"),
+        ("x", "no kernel of a step is a matrix product or attention"),
+        ("AA", "2 layers, but 1 attention kernel in a step"),
+    ],
+)
+def test_steps_that_are_not_whole(kernels: str, why: str) -> None:
+    """Half a step, a draft model beside this one, no product at all: nothing is said of kernels, but why."""
+    found = config_work(rows(kernels), model_config(TINY, "c"))
+    assert found == ConfigWork(CONFIG_WORK.empty_table(), {why: 1})
 
 
 def test_products_in_all() -> None:
@@ -203,10 +214,21 @@ def test_split_products() -> None:
 def test_known_rows_mark_a_place_only() -> None:
     table = rows("DADDD" * 2)
     known = pa.array([letter == "A" for letter in "DADDD" * 2])
-    found = config_work(table.append_column("known", known), model_config(TINY, "c")).to_pylist()
+    found = config_work(table.append_column("known", known), model_config(TINY, "c")).work.to_pylist()
     assert parts(found) == [
         (0, "qkv"), (2, "o"), (3, "gate_up"), (4, "down"), (5, "qkv"), (7, "o"), (8, "gate_up"), (9, "down"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kinds", "parts"), [("fs", ["attention", "attention, window 9"]), ("ff", [])])
+def test_ops_that_know_of_no_window(kinds: str, parts: list[str]) -> None:
+    """Attention of ops that do not say if it has one is answered for, if layers of the model have windows."""
+    layers = {"f": "full_attention", "s": "sliding_attention"}
+    said = TINY | {"sliding_window": 9, "layer_types": [layers[kind] for kind in kinds]}
+    attends = pa.array([letter == "A" for letter in "DADDD" * 2])
+    table = rows("DADDD" * 2).append_column("known", attends).append_column("unsure", attends)
+    found = config_work(table, model_config(said, "c")).work.to_pylist()
+    assert [row["part"] for row in found if row["family"] == "attention"] == parts
 
 
 def test_norms_of_heads() -> None:
@@ -227,7 +249,7 @@ def test_each_step_is_matched_by_itself() -> None:
     tables = [table.set_column(0, "id", pa.array(range(100 * at, 100 * at + 10))) for at, table in enumerate(tables)]
     whole = pa.concat_tables([*tables, rows("D", step=None)], promote_options="permissive")
     whole = whole.take(list(reversed(range(len(whole)))))
-    found = config_work(whole, model_config(TINY, "c")).to_pylist()
+    found = config_work(whole, model_config(TINY, "c")).work.to_pylist()
     assert {row["id"]: row["flops"] for row in found if row["part"] == "qkv"} == {
         0: 2 * 3 * 8 * 16, 5: 2 * 3 * 8 * 16, 100: 2 * 5 * 8 * 16, 105: 2 * 5 * 8 * 16, 200: 2 * 3 * 8 * 16,
         205: 2 * 3 * 8 * 16,
@@ -251,7 +273,7 @@ def test_loads_that_say_nothing(load: Composition) -> None:
 
 def test_tensor_parallel() -> None:
     """Heads, widths and the vocabulary are divided, the hidden size is not; a key head is never less than one."""
-    found = config_work(rows("DADDD" * 2 + "D"), model_config(TINY, "c"), 4).to_pylist()
+    found = config_work(rows("DADDD" * 2 + "D"), model_config(TINY, "c"), 4).work.to_pylist()
     shapes = {"qkv": (8, 2 + 2 * 2), "o": (2, 8), "gate_up": (8, 8), "down": (4, 8), "lm_head": (8, 8)}
     assert {row["part"]: row["flops"] for row in found if row["family"] == "gemm"} == {
         part: 2 * 3 * k * n for part, (k, n) in shapes.items()
@@ -327,7 +349,9 @@ def test_the_cache_by_the_kernels_name(name: str, cache: int) -> None:
     table = rows("DADDD" * 2)
     names = [name if letter == "A" else "gemm" for letter in "DADDD" * 2]
     table = table.set_column(table.column_names.index("name"), "name", pa.array(names))
-    found = [row for row in config_work(table, model_config(TINY, "c")).to_pylist() if row["family"] == "attention"]
+    found = [
+        row for row in config_work(table, model_config(TINY, "c")).work.to_pylist() if row["family"] == "attention"
+    ]
     assert found[0]["kv_bytes"] == 60 * 2 * (2 + 2) * cache
 
 
@@ -340,7 +364,7 @@ def recorded(name: str, said: dict[str, Any]) -> dict[str, list[tuple[int, dict[
         table = trace.sql("FROM config_rows()")
     times = dict(zip(table.column("id").to_pylist(), table.column("dur").to_pylist(), strict=True))
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-    for row in config_work(table, model_config(said, "c")).to_pylist():
+    for row in config_work(table, model_config(said, "c")).work.to_pylist():
         found.setdefault(row["part"], []).append((times[row["id"]], row))
     return found
 
@@ -368,12 +392,14 @@ def test_a_graph_of_gpt_oss_on_mi300x() -> None:
     """Every other layer sees 128 keys: told by its place. The vocabulary's product has an op, and gets no row."""
     found = recorded("tracelens__vllm_decode_full_graphexec", GPT_OSS_20B)
     assert {part: len(rows) for part, rows in found.items()} == {
-        "qkv": 24, "o": 24, "router": 24, "experts_gate_up": 24, "experts_down": 24, "attention": 24, "norm": 49,
+        "qkv": 24, "o": 24, "router": 24, "experts_gate_up": 24, "experts_down": 24, "attention": 12,
+        "attention, window 128": 12, "norm": 49,
         "rope": 24, "kv_cache": 24,
     }  # fmt: skip
     pairs = 2 * 64 * (64 + 64)
-    assert cells([row for _, row in found["attention"][:2]], "flops", "flops_expected", "flops_high") == [
+    both = [found["attention, window 128"][0][1], found["attention"][0][1]]
+    assert cells(both, "flops", "flops_expected", "flops_high") == [
         ((128 + 31) * pairs, 32 * 128 * pairs, 32 * 128 * pairs),
         (55086 * pairs, 55086 * pairs, 55086 * pairs),
     ]
-    assert bandwidth(found["attention"][1::2]) == 2.8
+    assert bandwidth(found["attention"]) == 2.8

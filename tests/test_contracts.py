@@ -17,6 +17,7 @@ from tests.event_rows import write_trace
 from tests.simulator import Plant, Run, simulate
 from tracekit import store
 from tracekit.convert import convert
+from tracekit.definitions import Definitions
 from tracekit.macros import MacroDoc, parse_macros
 from tracekit.registry import analyses
 from tracekit.trace import Trace
@@ -100,6 +101,8 @@ def test_the_table_is_that_of_the_macro(busy: Trace, name: str) -> None:
 def test_macros_read_what_shared_sql_offers_and_nothing_else(empty: Trace, name: str) -> None:
     """DuckDB binds a macro when it is made, so one that reads another analysis's macro would fail here."""
     connection = store.connect(empty.path, empty.footer)
+    definitions = Definitions(connection, store.shared_sql()[3:])
+    definitions.make_for(ANALYSES[name].sql)
     connection.execute(ANALYSES[name].sql)
     connection.close()
     assert not re.search(r"\b(read_\w+|footer_\w+|parquet_\w+|pragma_\w+|COPY|ATTACH|LIMIT)\b", ANALYSES[name].sql)

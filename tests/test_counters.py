@@ -137,6 +137,13 @@ def test_bytes_from_bandwidth_and_duration(tmp_path: Path) -> None:
     assert wide(tmp_path, page)["dram_bytes"] == 2_329_695
 
 
+def test_what_no_counter_can_have_counted_is_not_known(tmp_path: Path) -> None:
+    """Beyond all whole numbers, and below none."""
+    found = wide(tmp_path, raw(UNITS, measured("k", "1e30", "-600", "4e300", "70", "50", "2.5")))
+    assert not found.keys() & {"duration_ns", "dram_bytes", "dram_read_bytes", "dram_write_bytes"}
+    assert (found["sm_throughput_pct"], found["memory_throughput_pct"]) == (70, 50)
+
+
 def test_flops_from_counts_or_from_what_rooflines_have(tmp_path: Path) -> None:
     count, rate = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum", "{}.per_cycle_elapsed"
     single = {count.format(op): "inst" for op in ("fadd", "fmul", "ffma")}

@@ -254,8 +254,12 @@ def test_attention_is_asked_by_what_its_step_works_on(tmp_path: Path) -> None:
     footer = footer_of(events, devices=(DeviceInfo(0, 0, "some device", SMS),))
     with tracekit.open(write_trace(tmp_path / "trace.parquet", events, footer), peaks=PEAKS) as trace:
         found = trace.sql("SELECT flops, kv_bytes FROM work_rows() ORDER BY step").to_pylist()
-        (load,) = trace.sql(f"SELECT step_load({ {name: at for at, name in enumerate(LOAD)} }) AS load").to_pylist()
-    assert load["load"] == list(range(len(LOAD)))
+        numbered = {name: at + 1 for at, name in enumerate(LOAD)} | {"phase": "decode"}
+        (load,) = trace.sql(f"SELECT step_load({numbered}) AS load").to_pylist()
+        blank = ", ".join(f"NULL::BIGINT AS {name}" for name in LOAD)
+        (empty,) = trace.sql(f"SELECT step_load(s) AS load FROM (SELECT 'decode' AS phase, {blank}) AS s").to_pylist()
+    assert load["load"] == list(range(1, len(LOAD) + 1))
+    assert empty["load"] == [0 if name.startswith("prefill") else None for name in LOAD]
     # 2 * 8 heads * (64 + 64) per key; (64 + 64) * 2 bytes per key
     assert [row["flops"] for row in found] == [2 * 8 * 128 * 3_000, 2 * 8 * 128 * 30_000]
     assert [row["kv_bytes"] for row in found] == [128 * 2 * 3_000, 128 * 2 * 30_000]

@@ -14,6 +14,7 @@ import tracekit
 from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
 from tests.model_configs import TINY
 from tracekit.footer import SourceInfo
+from tracekit.roofline_lend import lent_work
 from tracekit.trace import Trace
 
 Row = dict[str, Any]
@@ -117,7 +118,7 @@ def test_replays_do_what_was_captured(tmp_path: Path) -> None:
     rows = [*replayed(0, 2, 3_000), *replayed(1, 12, 40_000), *replayed(2, 20, 60_000)]
     rows += [row for kernels in (1, 3, 4, 5) for row in replayed(kernels + 2, 2, 500, kernels=kernels)]
     rows += replayed(8, 2, 500, kernels=6, odd="splitKreduce_kernel")
-    found = mapped(opened(tmp_path, rows, [*graphs, *useless]), "part", "flops", "bytes", "kv_bytes", "how")
+    found = mapped(opened(tmp_path, rows, [*graphs, *useless]), "part", "flops_expected", "bytes", "kv_bytes", "how")
     # Keys and values of a token: (64 + 64) * 2 bytes. What is attended to is the step's, not the capture's.
     assert [row[:3] for row in found[:4]] == [
         (50_000, "aten::mm", 2 * 8 * 1000 * 1000),
@@ -158,9 +159,12 @@ def test_the_same_kernel_elsewhere(tmp_path: Path) -> None:
         ("unsized", 16, None),
         ("two works", 16, None),
         ("two works", 32, None),
+        ("also of others", 16, 8),
     ]
     lender = [row for at, one in enumerate(seen, start=1) for row in eager(one[0], 100 * at, *one[1:])]
-    names = ["sized", "of another size", "unsized", "two works", "custom", "seen here"]
+    strange = eager("also of others", 90_000, 16, 8)
+    lender += [{**row, "name": "custom::op"} if row["kind"] == "op" else row for row in strange]
+    names = ["sized", "of another size", "unsized", "two works", "also of others", "seen here"]
     rows = [
         annotation("execute_context_0(0)_generation_8(8)", 0, 90_000, id=2),
         launch(1, 5, name="cudaLaunchKernel", id=1),
@@ -215,6 +219,96 @@ def test_the_model_is_split_over_the_ranks(tmp_path: Path, asked: int | None, de
     # 3 tokens, hidden size 8, width 16; a vocabulary of 32
     assert found["down"] == [2 * 3 * 16 * 8 // devices, f"padding not counted{note}"]
     assert found["lm_head"][0] == 2 * 3 * 8 * 32 // devices
+
+
+def told(trace: Trace) -> tuple[bool, list[tuple[Any, ...]]]:
+    """Whether anything is lent, and rows of lending_remarks."""
+    with closing(trace):
+        lent = lent_work(trace)
+    return len(lent.mapped) > 0, [tuple(row.values()) for row in lent.remarks.to_pylist()]
+
+
+def modelled(folder: Path, said: Row, *more: Row, layers: int = 2) -> tuple[list[Row], Path]:
+    """A step of so many layers in a graph, with other rows, and a config.json."""
+    names = [*_LAYER * layers, "nvjet_head"]
+    rows = [
+        annotation("execute_context_0(0)_generation_3(3)", 0, 900, id=1, step=0),
+        launch(1, 5, name="cudaGraphLaunch", id=2, step=0),
+        *(kernel(100 * at, 90, id=at, name=name, launch_id=2, step=0) for at, name in enumerate(names, start=10)),
+        *more,
+    ]
+    file = folder / "config.json"
+    file.write_text(json.dumps(TINY | said))
+    return rows, file
+
+
+ARGMAX = {"name": "aten::argmax", "shapes": "[[3, 2048], [], []]", "step": 0}
+AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 8}}
+NOT_NAMED = "weights of 4 bits (awq), but no kernel of a product is named for such in the trace: not used"
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "layers", "remarks"),
+    [
+        ({}, (), 3, [("model", "2 layers, but 3 attention kernels in a step: not used", 1)]),
+        (
+            {},
+            (op(3, 1, id=3, **ARGMAX),),
+            2,
+            [("model", "a vocabulary of 32, but logits of 2048 in the trace: not used", None)],
+        ),
+        (AWQ, (), 2, [("model", NOT_NAMED, None)]),
+    ],
+)
+def test_why_a_model_tells_nothing(
+    tmp_path: Path, said: Row, more: tuple[Row, ...], layers: int, remarks: list[Any]
+) -> None:
+    rows, file = modelled(tmp_path, said, *more, layers=layers)
+    assert told(opened(tmp_path, rows, model=file)) == (False, remarks)
+
+
+def test_why_other_things_given_tell_nothing(tmp_path: Path) -> None:
+    """A capture of three products where a graph of two replays; a kernel that takes twice as long as there."""
+    rows = [*replayed(0, 2, 3_000, **GRID), launch(5, 1, name=LAUNCH, id=7)]
+    rows.append(kernel(90_000, 20_000, id=8, name="slow", launch_id=7, **GRID))
+    lender = [*captured(1_000, 0, *[product(8)] * 3), *eager("slow", 300, 16, None)]
+    lender[-1] |= {"dur": 10_000}
+    trace = opened(tmp_path, rows, lender, [kernel(9, 9)], tensor_parallel=2)
+    nothing = "no kernel or graph in it tells of any here that is without work"
+    assert told(trace)[1] == [
+        (str(tmp_path / "lender0.parquet"), "1 replay of graphs not told: no capture has as many kernels", None),
+        (str(tmp_path / "lender0.parquet"), "1 kind of kernels took another time there: not lent", None),
+        (str(tmp_path / "lender0.parquet"), nothing, None),
+        (str(tmp_path / "lender1.parquet"), nothing, None),
+        ("tensor parallel", "it divides the sizes of a model, and no --model was given: not used", None),
+    ]
+
+
+def test_a_model_knows_of_windows(tmp_path: Path) -> None:
+    """Attention outside the graphs, by an op that tells of no window; every other layer of the model has one of 4."""
+    mark = "execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_3(sq3sk60sqsq3sqsk60)"
+    rows = [annotation(mark, 0, 900, id=1, step=0), launch(1, 5, name="cudaGraphLaunch", id=2, step=0)]
+    for at, name in enumerate([*_LAYER * 2, "nvjet_head"], start=10):
+        by: Row = {"launch_id": 2}
+        if name.startswith("flash"):
+            heads = said([3, 4, 2], [3, 2, 2], [3, 2, 2], [3, 4, 2])
+            rows.append(op(10 * at, 9, id=100 * at, name=ATTENTION, step=0, **heads))
+            rows.append(launch(10 * at + 1, 1, name=LAUNCH, id=100 * at + 1, op_id=100 * at, step=0))
+            by = {"launch_id": 100 * at + 1, "op_id": 100 * at}
+        rows.append(kernel(1_000 * at, 90, id=at, name=name, step=0, **by))
+    windows = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+    (tmp_path / "windows.json").write_text(json.dumps(TINY | windows))
+    (tmp_path / "plain.json").write_text(json.dumps(TINY))
+    found = [
+        {part: counts for _, part, *counts in mapped(opened(tmp_path, rows, model=tmp_path / file), *columns)}
+        for file in ("windows.json", "plain.json")
+        for columns in [("part", "flops", "flops_expected", "flops_high")]
+    ]
+    pairs = 2 * 4 * (2 + 2)
+    attention = {part: counts for part, counts in found[0].items() if "attention" in part}
+    # 3 requests of 60 keys: at least one has 58, of which it sees 4, and the others their own.
+    assert attention == {"attention, window 4": [6 * pairs, 12 * pairs, 12 * pairs], "attention": [60 * pairs] * 3}
+    assert found[1].keys() == found[0].keys() - attention.keys()
 
 
 # ---- raw files -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,19 @@ DECODE = Composition("decode", 0, 0, 4, 4, 0, 0, 0, 100, 4, 100)  # 4 requests o
 NO_CACHE = ("key lengths not recorded: taken as if nothing was cached", "cache type and window not recorded")
 UNSEEN = ("cache type and window not recorded",)
 VLLM = "vllm::unified_attention_with_output"
+# A window may be of any size: at least, each of the 4 tokens sees itself alone; expected are all 100 keys.
+VLLM_WORK = replace(
+    work(
+        2 * 4 * 32 * 256,
+        4 * 32 * 256 * 2 + 4 * 8 * 256 * 2,
+        100 * 8 * 256 * 2,
+        flops_high=2 * 100 * 32 * 256,
+        bytes_high=4 * 32 * 256 * 2 + 100 * 8 * 256 * 2,
+        notes=UNSEEN,
+    ),
+    flops_expected=2 * 100 * 32 * 256,
+    bytes_expected=4 * 32 * 256 * 2 + 100 * 8 * 256 * 2,
+)
 # FlashAttention 3 in vLLM: 6 optional tensors around the output, lengths, pages, 8 more, scale, causal, window.
 FA3: tuple[Argument, ...] = (
     None,
@@ -90,23 +103,27 @@ CACHED: list[tuple[OpCall, Composition | None, Work | None]] = [
     (
         call(VLLM, "bf16 4x32x128", "bf16 4x8x128", "bf16 4x8x128", "bf16 4x32x128"),
         DECODE,
-        work(2 * 100 * 32 * 256, 4 * 32 * 256 * 2 + 100 * 8 * 256 * 2, 100 * 8 * 256 * 2, notes=UNSEEN),
+        VLLM_WORK,
     ),
     (
         call("vllm::unified_attention", "bf16 4x4096", "bf16 4x1024", "bf16 4x1024"),
         DECODE,
-        work(2 * 100 * 32 * 256, 4 * 32 * 256 * 2 + 100 * 8 * 256 * 2, 100 * 8 * 256 * 2, notes=UNSEEN),
+        VLLM_WORK,
     ),
     # A prompt of 888 tokens on fp8 keys: 8 heads of 64, one of keys.
     (
         call(VLLM, "fp8_e4m3 888x8x64", "bf16 888x1x64", "bf16 888x1x64", "bf16 888x8x64"),
         Composition("prefill", 1, 888, 0, 0),
-        work(
-            2 * (888 * 889 // 2) * 8 * 128,
-            888 * 8 * 64 * (1 + 2) + 888 * 128,
-            888 * 128,
-            math="fp8",
-            notes=NO_CACHE,
+        replace(
+            work(
+                2 * 888 * 8 * 128,
+                888 * 8 * 64 * (1 + 2) + 888 * 128,
+                888 * 128,
+                math="fp8",
+                flops_high=2 * (888 * 889 // 2) * 8 * 128,
+                notes=NO_CACHE,
+            ),
+            flops_expected=2 * (888 * 889 // 2) * 8 * 128,
         ),
     ),
     (call(VLLM, "bf16 3x32x128", "bf16 3x8x128", "bf16 3x8x128", "bf16 3x32x128"), DECODE, None),  # another step's

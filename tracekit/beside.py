@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tracekit.counters import Counters
 from tracekit.device_spec import DeviceSpec, read_device_specs
-from tracekit.devices import check_given
 from tracekit.errors import UsageError
 from tracekit.inputs import counters_in
 from tracekit.model_config import ModelConfig, read_model_config
+from tracekit.peaks_given import peaks_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,13 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The same as files and figures that are not read yet; each as the parameter of `tracekit.open` of that name."""
+    """The same as files and figures that are not read yet; each as the parameter of `tracekit.open` of that name. A
+    peak may be a text such as "989T", too.
+    """
 
     ncu: tuple[Path, ...] = ()
     device_spec: tuple[Path, ...] = ()
-    peaks: Mapping[str, float] = field(default_factory=dict)
+    peaks: Mapping[str, float | str] = field(default_factory=dict)
     capture_trace: tuple[Path, ...] = ()
     model: Path | None = None
     tensor_parallel: int | None = None
@@ -52,7 +54,7 @@ class Given:
         named: list[tuple[str, object]] = [
             *(("--ncu", path) for path in self.ncu),
             *(("--device-spec", path) for path in self.device_spec),
-            *(("--peak", f"{name}={_shortest(value)}") for name, value in self.peaks.items()),
+            *(("--peak", f"{name}={_shortest(value)}") for name, value in peaks_given(self.peaks).items()),
             *(("--capture-trace", path) for path in self.capture_trace),
             *(() if self.model is None else (("--model", self.model),)),
             *(() if self.tensor_parallel is None else (("--tensor-parallel", self.tensor_parallel),)),
@@ -61,7 +63,7 @@ class Given:
 
     def read(self) -> Beside:
         """A mistake in any of it is told at once. Raises UsageError, or what the files' readers raise."""
-        check_given(self.peaks)
+        peaks = peaks_given(self.peaks)
         for path in self.capture_trace:
             if not path.exists():
                 raise UsageError(f"{path}: no such file")
@@ -72,7 +74,7 @@ class Given:
         return Beside(
             counters=counters_in(self.ncu),
             specs=tuple(spec for path in self.device_spec for spec in read_device_specs(path)),
-            peaks=self.peaks,
+            peaks=peaks,
             captures=self.capture_trace,
             model=None if self.model is None else read_model_config(self.model),
             tensor_parallel=self.tensor_parallel,

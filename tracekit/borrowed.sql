@@ -1,4 +1,4 @@
--- What borrowed_work.py and config_work.py are asked with, as far as no work needs to be known (else: borrowed_work.sql).
+-- What borrowed_work.py is asked with, as far as no work needs to be known (else: borrowed_work.sql).
 -- None is filtered by the scope: a step is matched as a whole.
 
 -- New tokens of a step, NULL where its mark does not say.
@@ -8,61 +8,6 @@ CREATE MACRO step_tokens(s) AS CASE
     WHEN s.phase IN ('decode', 'verify', 'draft') THEN coalesce(s.prefill_tokens, 0) + s.decode_tokens
     ELSE s.prefill_tokens + s.decode_tokens
 END;
-
--- Kernels of steps with what the step works on, for config_work.
--- column id BIGINT: the row.
--- column rank INTEGER: rank.
--- column device BIGINT: device.
--- column step INTEGER: step.
--- column ts BIGINT: start.
--- column dur BIGINT: length.
--- column name VARCHAR: as recorded.
--- column category VARCHAR: category.
--- column subcategory VARCHAR: subcategory, '' without one.
--- column known BOOLEAN: an op with shapes launched it, and nothing else with the same call: a replay is no one op's.
--- column phase VARCHAR: of the step, as are all below.
--- column prefill_requests BIGINT: as in steps.
--- column prefill_tokens BIGINT: as in steps.
--- column decode_requests BIGINT: as in steps.
--- column decode_tokens BIGINT: as in steps.
--- column prefill_kv_tokens BIGINT: as in steps.
--- column prefill_sqsq BIGINT: as in steps.
--- column prefill_sqsk BIGINT: as in steps.
--- column decode_kv_tokens BIGINT: as in steps.
--- column decode_sqsq BIGINT: as in steps.
--- column decode_sqsk BIGINT: as in steps.
-CREATE MACRO config_rows() AS TABLE
-SELECT
-    k.id,
-    k.rank,
-    k.device,
-    k.step,
-    k.ts,
-    k.dur,
-    k.name,
-    coalesce(c.category, 'other') AS category,
-    coalesce(c.subcategory, '') AS subcategory,
-    coalesce(o.shapes, '') <> '' AND count(*) OVER (PARTITION BY k.launch_id) = 1 AS known,
-    s.phase,
-    s.prefill_requests,
-    s.prefill_tokens,
-    s.decode_requests,
-    s.decode_tokens,
-    s.prefill_kv_tokens,
-    s.prefill_sqsq,
-    s.prefill_sqsk,
-    s.decode_kv_tokens,
-    s.decode_sqsq,
-    s.decode_sqsk
-FROM kernels AS k
-JOIN steps AS s
-    ON s.rank = k.rank
-    AND s.step = k.step
-LEFT JOIN ops AS o ON o.id = k.op_id
-LEFT JOIN kernel_classes AS c
-    ON c.kind = k.kind
-    AND c.name = k.name
-    AND c.op_name = coalesce(o.name, '');
 
 -- API calls for captured_sequences, but for `work` and `tokens`: where captures begin and end, and what lies in them.
 -- column id BIGINT: the call.

@@ -21,6 +21,8 @@ from tracekit.arrays import Int64s
 from tracekit.kernel_names import name_forms
 
 KERNEL_KEY = ("name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+_AS_LONG = 1.5  # times as long is still the same
+_SHORT_NS = 5000.0
 _BEGIN = ("cudaStreamBeginCapture", "hipStreamBeginCapture", "cuStreamBeginCapture")
 _END = ("cudaStreamEndCapture", "hipStreamEndCapture", "cuStreamEndCapture")
 SEQUENCES = pa.schema(
@@ -47,18 +49,19 @@ REFUSALS = pa.schema([("launch_id", pa.int64()), ("reason", pa.string())])
 
 
 def lendable(rows: pa.Table) -> pa.Table:
-    """Kernels that do one thing wherever it is known what they do: KERNEL_KEY, work, tokens_low, tokens_high.
+    """Kernels that do one thing wherever it is known what they do: KERNEL_KEY, work, tokens_low, tokens_high, dur_low,
+    dur_high.
 
     rows: device rows with op evidence, alike ones at least once: KERNEL_KEY; work BIGINT, equal for rows of equal work
-    (any key of its figures); by_load BOOLEAN, the work depends on the lengths of sequences; tokens BIGINT, new tokens of
-    the row's step, NULL where unknown.
+    (any key of its figures); by_load BOOLEAN, the work depends on the lengths of sequences; tokens BIGINT, new tokens
+    of the row's step, NULL where unknown; dur BIGINT, how long they mostly take.
 
     Not lent: work by load; kernels without geometry (graph replays on AMD), whose name alone says too little; kernels
     that did different things. A kernel that sizes its grid by the device, not by the work, is the same for a batch of
     16 and of 32: so the answer says at which sizes of step its work was seen, and `borrowed` keeps to these.
     """
     rows = rows.filter(pc.is_valid(rows.column("grid_x")))
-    wanted = rows.select([*KERNEL_KEY, "work", "by_load", "tokens"])
+    wanted = rows.select([*KERNEL_KEY, "work", "by_load", "tokens", "dur"])
     loads = pc.fill_null(wanted.column("by_load"), True)
     known = pc.cast(pc.is_valid(wanted.column("tokens")), pa.int64())
     wanted = wanted.set_column(wanted.column_names.index("by_load"), "by_load", pc.cast(loads, pa.int64()))
@@ -73,6 +76,8 @@ def lendable(rows: pa.Table) -> pa.Table:
             ("tokens", "max"),
             ("known", "min"),
             ("known", "count"),
+            ("dur", "min"),
+            ("dur", "max"),
         ]
     )
     one = pc.and_(
@@ -89,27 +94,43 @@ def lendable(rows: pa.Table) -> pa.Table:
             "work": found.column("work_min"),
             "tokens_low": pc.if_else(sized, found.column("tokens_min"), nothing),
             "tokens_high": pc.if_else(sized, found.column("tokens_max"), nothing),
+            "dur_low": found.column("dur_min"),
+            "dur_high": found.column("dur_max"),
         }
     )
 
 
 def borrowed(rows: pa.Table, lent: pa.Table) -> pa.Table:
-    """Work for rows without evidence: id BIGINT, work BIGINT, sized BOOLEAN.
+    """Work for rows without evidence: id BIGINT, work BIGINT, sized BOOLEAN, timely BOOLEAN.
 
-    rows: id BIGINT, KERNEL_KEY, tokens BIGINT (of the row's step, NULL where unknown). lent: from `lendable`. A row
-    borrows where its step's size is between those at which the kernel's work was seen. Where it is not known at which
-    these were, sized is false: the same kernel may have done more or less for another batch. Where only the row's is
-    not known, the kernel must have done the same at several.
+    rows: kinds of kernels: id BIGINT of one, KERNEL_KEY, tokens BIGINT (of their step, NULL where unknown), dur_low and
+    dur_high BIGINT: how long most of them take, between these. lent: from `lendable`. A kind borrows where its step's
+    size is between those at which the kernel's work was seen. Where it is not known at which these were, sized is
+    false: the same kernel may have done more or less for another batch. Where only the row's is not known, the kernel
+    must have done the same at several.
+
+    Where timely is false it does not do the same: the depth of a product is not in its grid, but in its time.
     """
     names = [*KERNEL_KEY]
-    lent = lent.select([*names, "work", "tokens_low", "tokens_high"])
-    rows = rows.select(["id", *names, "tokens"]).filter(pc.is_valid(rows.column("grid_x")))
+    lent = lent.select([*names, "work", "tokens_low", "tokens_high", "dur_low", "dur_high"])
+    lent = lent.rename_columns([f"lent_{name}" if name.startswith("dur") else name for name in lent.column_names])
+    rows = rows.select(["id", *names, "tokens", "dur_low", "dur_high"]).filter(pc.is_valid(rows.column("grid_x")))
     found = rows.join(lent, keys=names, join_type="inner")
     low, high, tokens = (found.column(name) for name in ("tokens_low", "tokens_high", "tokens"))
     inside = pc.fill_null(pc.and_(pc.less_equal(low, tokens), pc.less_equal(tokens, high)), False)
     at_any = pc.fill_null(pc.or_kleene(pc.is_null(low), pc.and_(pc.is_null(tokens), pc.less(low, high))), False)
-    found = found.append_column("sized", inside).filter(pc.or_(inside, at_any))
-    return found.select(["id", "work", "sized"]).sort_by("id")
+    found = found.append_column("sized", inside).append_column("timely", _timely(found))
+    return found.filter(pc.or_(inside, at_any)).select(["id", "work", "sized", "timely"]).sort_by("id")
+
+
+def _timely(found: pa.Table) -> pa.ChunkedArray:
+    """Whether rows take as long as where their work was seen. Of short ones starting is most of it."""
+    low, high, lent_low, lent_high = (
+        pc.max_element_wise(pc.cast(found.column(name), pa.float64()), _SHORT_NS)
+        for name in ("dur_low", "dur_high", "lent_dur_low", "lent_dur_high")
+    )
+    not_longer = pc.less_equal(high, pc.multiply(lent_high, _AS_LONG))
+    return pc.and_(not_longer, pc.less_equal(lent_low, pc.multiply(low, _AS_LONG)))
 
 
 # ---- captured graphs -------------------------------------------------------------------------------------------------

@@ -38,7 +38,18 @@ CREATE TABLE mapped_work (
     notes VARCHAR NOT NULL
 );
 
--- What kernels do that have the work of one op call to themselves, for borrowed_work.lendable: alike ones once.
+-- What was given to tell the work of kernels and told nothing, or not all: why. Filled as mapped_work is.
+-- column source VARCHAR: model, tensor parallel, or the file of a capture trace.
+-- column remark VARCHAR: why, and what became of it.
+-- column steps BIGINT: steps that it holds for; NULL where it holds for all, or is not about steps.
+CREATE TABLE lending_remarks (
+    source VARCHAR NOT NULL,
+    remark VARCHAR NOT NULL,
+    steps BIGINT
+);
+
+-- What kernels do that have the work of one op call to themselves, for borrowed_work.lendable: alike ones once. And those
+-- that an op with shapes launched of which nobody knows that: where one is there, the kernel may do several things.
 -- column name VARCHAR: kernel.
 -- column grid_x BIGINT: its geometry, as the next five.
 -- column grid_y BIGINT: blocks.
@@ -47,10 +58,11 @@ CREATE TABLE mapped_work (
 -- column block_y BIGINT: threads.
 -- column block_z BIGINT: threads.
 -- column tokens BIGINT: new tokens of the step, NULL where not known.
+-- column dur BIGINT: how long they mostly take: the median.
 -- column by_load BOOLEAN: the work depends on what the step works on.
--- column work BIGINT: number of the work, the same for equal work of ops of one name.
+-- column work BIGINT: number of the work, the same for equal work of ops of one name; NULL where not known.
 -- column part VARCHAR: the op.
--- column family VARCHAR: as in op_work, as all that follows.
+-- column family VARCHAR: as in op_work, as all that follows; NULL where not known.
 -- column math VARCHAR: what computes.
 -- column flops BIGINT: operations, at least.
 -- column flops_expected BIGINT: expected.
@@ -65,7 +77,7 @@ CREATE TABLE mapped_work (
 -- column notes VARCHAR: what was assumed.
 CREATE MACRO lending_kernels() AS TABLE
 WITH seen AS (
-    SELECT DISTINCT
+    SELECT
         k.name,
         k.grid_x,
         k.grid_y,
@@ -74,17 +86,21 @@ WITH seen AS (
         k.block_y,
         k.block_z,
         step_tokens(s) AS tokens,
+        quantile_disc(k.dur, 0.5) AS dur,
         w.by_load,
         o.name AS part,
         w.* EXCLUDE (id, call_id, kernels, by_load)
-    FROM call_work AS w
-    JOIN kernels AS k ON k.id = w.id
-    JOIN ops AS o ON o.id = w.call_id
+    FROM kernels AS k
+    LEFT JOIN call_work AS w
+        ON w.id = k.id
+        AND w.kernels = 1
+    JOIN ops AS o ON o.id = coalesce(w.call_id, k.op_id)
     LEFT JOIN steps AS s
         ON s.rank = k.rank
         AND s.step = k.step
-    WHERE w.kernels = 1
-        AND k.grid_x IS NOT NULL
+    WHERE k.grid_x IS NOT NULL
+        AND (w.id IS NOT NULL OR coalesce(o.shapes, '') NOT IN ('', '[]'))
+    GROUP BY ALL
 )
 SELECT
     name,
@@ -95,8 +111,9 @@ SELECT
     block_y,
     block_z,
     tokens,
+    dur,
     by_load,
-    dense_rank() OVER (
+    CASE WHEN family IS NOT NULL THEN dense_rank() OVER (
         ORDER BY
             part,
             family,
@@ -112,9 +129,87 @@ SELECT
             kv_bytes,
             link_bytes,
             notes
-    ) AS work,
-    * EXCLUDE (name, grid_x, grid_y, grid_z, block_x, block_y, block_z, tokens, by_load)
+    ) END AS work,
+    * EXCLUDE (name, grid_x, grid_y, grid_z, block_x, block_y, block_z, tokens, dur, by_load)
 FROM seen;
+
+-- Kernels of steps with what the step works on, for config_work.
+-- column id BIGINT: the row.
+-- column rank INTEGER: rank.
+-- column device BIGINT: device.
+-- column step INTEGER: step.
+-- column ts BIGINT: start.
+-- column dur BIGINT: length.
+-- column name VARCHAR: as recorded.
+-- column category VARCHAR: category.
+-- column subcategory VARCHAR: subcategory, '' without one.
+-- column known BOOLEAN: the op that launched it tells its work, or that of the kernel that it stands beside; of all but
+-- products and attention, also if it has shapes alone.
+-- column unsure BOOLEAN: that op tells the work of attention, but not whether it has a window.
+-- column phase VARCHAR: of the step, as are all below.
+-- column prefill_requests BIGINT: as in steps.
+-- column prefill_tokens BIGINT: as in steps.
+-- column decode_requests BIGINT: as in steps.
+-- column decode_tokens BIGINT: as in steps.
+-- column prefill_kv_tokens BIGINT: as in steps.
+-- column prefill_sqsq BIGINT: as in steps.
+-- column prefill_sqsk BIGINT: as in steps.
+-- column decode_kv_tokens BIGINT: as in steps.
+-- column decode_sqsq BIGINT: as in steps.
+-- column decode_sqsk BIGINT: as in steps.
+CREATE MACRO config_rows() AS TABLE
+SELECT
+    k.id,
+    k.rank,
+    k.device,
+    k.step,
+    k.ts,
+    k.dur,
+    k.name,
+    coalesce(c.category, 'other') AS category,
+    coalesce(c.subcategory, '') AS subcategory,
+    m.call_id IS NOT NULL
+    -- Between products, a kernel of some op is no part of the layer that others could be counted with.
+    OR (coalesce(o.shapes, '') <> '' AND coalesce(c.category, 'other') NOT IN ('gemm', 'attention')) AS known,
+    coalesce(contains(w.notes, 'window not recorded'), false) AS unsure,
+    s.phase,
+    s.prefill_requests,
+    s.prefill_tokens,
+    s.decode_requests,
+    s.decode_tokens,
+    s.prefill_kv_tokens,
+    s.prefill_sqsq,
+    s.prefill_sqsk,
+    s.decode_kv_tokens,
+    s.decode_sqsq,
+    s.decode_sqsk
+FROM kernels AS k
+JOIN steps AS s
+    ON s.rank = k.rank
+    AND s.step = k.step
+LEFT JOIN call_work AS w ON w.id = k.id
+LEFT JOIN model_calls AS m
+    ON m.op_id = k.op_id
+    AND m.call_id IN (SELECT call_id FROM call_work)
+LEFT JOIN ops AS o ON o.id = k.op_id
+LEFT JOIN kernel_classes AS c
+    ON c.kind = k.kind
+    AND c.name = k.name
+    AND c.op_name = coalesce(o.name, '');
+
+-- Ops whose shapes say which model runs, for config_check: of its vocabulary, and of attention.
+-- column name VARCHAR: the op.
+-- column shapes VARCHAR: dimensions of its inputs.
+CREATE MACRO telling_ops() AS TABLE
+SELECT DISTINCT
+    name,
+    shapes
+FROM ops
+WHERE shapes <> ''
+    AND regexp_matches(
+        name,
+        '::(_?(log_)?softmax|argmax|topk|embedding|mm|addmm|linear|unified_attention(_with_output)?|.*sampling_from_.*)$'
+    );
 
 -- Kernels without an op that tells their work, for borrowed_work.borrowed.
 -- column id BIGINT: the kernel.
@@ -126,6 +221,7 @@ FROM seen;
 -- column block_y BIGINT: threads.
 -- column block_z BIGINT: threads.
 -- column tokens BIGINT: new tokens of the step, NULL where not known.
+-- column dur BIGINT: its length.
 CREATE MACRO bare_kernels() AS TABLE
 SELECT
     k.id,
@@ -136,7 +232,8 @@ SELECT
     k.block_x,
     k.block_y,
     k.block_z,
-    step_tokens(s) AS tokens
+    step_tokens(s) AS tokens,
+    k.dur
 FROM kernels AS k
 LEFT JOIN steps AS s
     ON s.rank = k.rank

@@ -110,14 +110,10 @@ def beside_options(command: Callable[..., None]) -> Callable[..., None]:
         **others: object,
     ) -> None:
         from tracekit.beside import Given
+        from tracekit.peaks_given import parse_peaks
 
-        if peak:
-            from tracekit.devices import parse_peak
-
-            peaks = dict(map(parse_peak, peak))
-        else:
-            peaks = {}
-        command(beside=Given(ncu, device_spec, peaks, capture_trace, model, tensor_parallel), **others)
+        given = Given(ncu, device_spec, parse_peaks(peak), capture_trace, model, tensor_parallel)
+        command(beside=given, **others)
 
     decorated: Callable[..., None] = with_beside
     for option in reversed(_BESIDE):

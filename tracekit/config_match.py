@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracekit.config_layers import ATTENTION, DENSE, GROUPED, Layers, Order, Place, Slot
+from tracekit.wording import counted
 
 _MAIN_ATTENTION = frozenset({"", "decode", "prefill", "generic", "mla"})
 # vLLM's kernels name the cache's type in every instance: 0 is that of the activations.
@@ -76,6 +77,19 @@ def roles_of(kernels: Sequence[Kernel], layers: Layers, phase: str) -> list[Role
     else:
         _in_all(roles, groups, kernels, layers)
     return roles
+
+
+def why_none(kernels: Sequence[Kernel], layers: Layers) -> str:
+    """Why a step of these kernels has no roles."""
+    symbols, count = _symbols(_groups(kernels)), layers.config.layers
+    attention, products = symbols.count(ATTENTION), len(symbols) - symbols.count(ATTENTION)
+    if not symbols:
+        return "no kernel of a step is a matrix product or attention"
+    if attention == count:
+        return "the order of kernels in a step is none that the model has"
+    if attention:
+        return f"{counted(count, 'layer')}, but {counted(attention, 'attention kernel')} in a step"
+    return f"{counted(count, 'layer')}, but {counted(products, 'matrix product')} and no attention in a step"
 
 
 def _agreed(orders: Sequence[Sequence[Place]]) -> list[Place]:

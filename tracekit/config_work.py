@@ -9,8 +9,8 @@ draft model, two micro batches), fits nowhere: its kernels get no work.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ from tracekit.arrays import Int64s
 from tracekit.attention_counts import Range
 from tracekit.config_estimates import Estimate
 from tracekit.config_layers import Layers, Order
-from tracekit.config_match import Kernel, Role, roles_of
+from tracekit.config_match import Kernel, Role, roles_of, why_none
+from tracekit.config_steps import Steps
 from tracekit.model_config import ModelConfig
 from tracekit.step_marks import Composition
 
@@ -52,27 +53,38 @@ CONFIG_WORK = pa.schema(
     ]
 )
 _COUNTS = tuple(name for name in CONFIG_WORK.names if CONFIG_WORK.field(name).type == pa.int64() and name != "id")
-_LOAD = tuple(field.name for field in fields(Composition))
 
 
-def config_work(rows: pa.Table, config: ModelConfig, tensor_parallel: int = 1) -> pa.Table:
-    """Work of kernels by their place in the step: CONFIG_WORK, one row per kernel whose work is known.
+@dataclass(frozen=True, slots=True)
+class ConfigWork:
+    """work: CONFIG_WORK, one row per kernel whose work is known. unused: why steps fit nowhere, and how many each."""
+
+    work: pa.Table
+    unused: Mapping[str, int]
+
+
+def config_work(rows: pa.Table, config: ModelConfig, tensor_parallel: int = 1) -> ConfigWork:
+    """Work of kernels by their place in the step.
 
     rows: all kernels of the steps (not copies) with id, rank, device, step, ts, dur, name, category, subcategory, the
-    fields of Composition, and, if it is there, `known`: an op with shapes launched it; it marks a place and gets no
-    row. flops, bytes: at least; _expected: with experts chosen evenly and sequences of equal length; _high: at most.
-    part: which product or kernel of the layer. Counted is the work for the useful tokens: a graph captured for a larger
-    batch does more.
+    fields of Composition, and, if they are there, `known`: its op tells its work; it marks a place and gets no row,
+    unless `unsure` (the op does not know of windows) and layers of the model have them. flops, bytes: at least;
+    _expected: with experts chosen evenly and sequences of equal length; _high: at most. part: which product or kernel
+    of the layer. Counted is the work for the useful tokens: a graph captured for a larger batch does more.
     Raises UsageError where the model cannot be split over so many devices.
     """
     layers = Layers(config, tensor_parallel)
-    steps = _Steps.of(rows)
+    steps = Steps.of(rows, windows=any(config.windows))
+    unused: Counter[str] = Counter()
     if steps is None:
-        return CONFIG_WORK.empty_table()
+        return ConfigWork(CONFIG_WORK.empty_table(), unused)
     output = _Output(_Works(layers))
     matched: dict[tuple[bytes, str], tuple[int, Int64s, list[Role]]] = {}
     for start, end, load in steps.spans():
-        if load.phase == "draft" or estimates.tokens_of(load) is None:
+        if load.phase == "draft":
+            continue
+        if estimates.tokens_of(load) is None:
+            unused["the marks do not say how many tokens a step has"] += 1
             continue
         codes = steps.codes[start:end]
         key = (codes.tobytes(), load.phase)
@@ -80,10 +92,13 @@ def config_work(rows: pa.Table, config: ModelConfig, tensor_parallel: int = 1) -
             kernels = [steps.kernels[code] for code in codes.tolist()]
             matched[key] = (len(matched), *_matched(kernels, layers, load.phase))
         pattern, numbers, roles = matched[key]
+        if not roles:
+            unused[why_none([steps.kernels[code] for code in codes.tolist()], layers)] += 1
+            continue
         part = slice(start, end)
         step = _Matched(pattern, roles, load)
-        output.add(steps.ids[part], steps.durations[part], ~steps.known[part], numbers, step)
-    return output.table()
+        output.add(steps.ids[part], steps.durations[part], steps.shown[part], numbers, step)
+    return ConfigWork(output.table(), unused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,69 +118,6 @@ def _matched(kernels: Sequence[Kernel], layers: Layers, phase: str) -> tuple[Int
     return np.array(codes, np.int64), list(numbers)
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """Rows in order of rank, device, step and time. codes: which of `kernels` a row is."""
-
-    ids: Int64s
-    durations: Int64s
-    codes: Int64s
-    kernels: list[Kernel]
-    known: npt.NDArray[np.bool_]
-    starts: Int64s
-    loads: pa.Table
-
-    @classmethod
-    def of(cls, rows: pa.Table) -> _Steps | None:
-        rows = rows.filter(rows.column("step").is_valid())
-        if not len(rows):
-            return None
-        keys = [_numbers(rows, name) for name in ("id", "ts", "step", "device", "rank")]
-        order = np.lexsort(keys)
-        ids, _, step, device, rank = (key[order] for key in keys)
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (np.diff(rank) != 0) | (np.diff(device) != 0) | (np.diff(step) != 0)
-        starts = np.flatnonzero(new).astype(np.int64)
-        known = rows.column("known").fill_null(False).to_numpy() if "known" in rows.column_names else None
-        flags = np.zeros(len(order), np.bool_) if known is None else known[order].astype(np.bool_)
-        codes, kernels = _kernels(rows, order, flags)
-        loads = rows.select(_LOAD).take(pa.array(order[starts]))
-        return cls(ids, _numbers(rows, "dur")[order], codes, kernels, flags, starts, loads)
-
-    def spans(self) -> Iterator[tuple[int, int, Composition]]:
-        """Of each step: where its rows begin and end, and what it works on."""
-        ends = [*self.starts[1:].tolist(), len(self.ids)]
-        loads = zip(*(self.loads.column(name).to_pylist() for name in _LOAD), strict=True)
-        for start, end, (phase, *numbers) in zip(self.starts.tolist(), ends, loads, strict=True):
-            yield start, end, Composition(str(phase), *numbers)
-
-
-def _numbers(rows: pa.Table, name: str) -> Int64s:
-    values: Int64s = rows.column(name).fill_null(-1).to_numpy().astype(np.int64)
-    return values
-
-
-def _kernels(rows: pa.Table, order: npt.NDArray[np.intp], known: npt.NDArray[np.bool_]) -> tuple[Int64s, list[Kernel]]:
-    """A number for each distinct kernel. By dictionaries: names are long, and each is there a million times."""
-    codes, values = np.zeros(len(rows), np.int64), []
-    for name in ("name", "category", "subcategory"):
-        column = rows.column(name).cast(pa.string()).fill_null("").combine_chunks().dictionary_encode()
-        column = column if isinstance(column, pa.DictionaryArray) else column.combine_chunks()
-        values.append(column.dictionary.to_pylist())
-        codes = codes * len(values[-1]) + column.indices.to_numpy().astype(np.int64)
-    distinct, numbers = np.unique(codes[order] * 2 + known, return_inverse=True)
-    kernels = []
-    for code in distinct.tolist():
-        rest, flag = divmod(code, 2)
-        rest, subcategory = divmod(rest, len(values[2]))
-        name, category = divmod(rest, len(values[1]))
-        kernels.append(Kernel(values[0][name], values[1][category], values[2][subcategory], bool(flag)))
-    return numbers.astype(np.int64), kernels
-
-
 # ---- work ------------------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +134,11 @@ class _Works:
         if key not in self._found:
             self._found[key] = self._in_all(role, load) if role.shared else _role_work(role, self._layers, load)
         return self._found[key]
+
+    def part(self, role: Role) -> str:
+        """What the kernel is of the model, in a few words; layers of another window apart."""
+        window = self._layers.config.window(role.layer) if role.kind == "attention" else 0
+        return f"{_part(role)}, window {window}" if window else _part(role)
 
     def _in_all(self, role: Role, load: Composition) -> Estimate | None:
         """Of all products of one kind: at least those of the shortest order, at most those of the longest."""
@@ -306,7 +263,7 @@ class _Output:
             self._numbers[key] = len(self._texts) if one else -1
             if one:
                 how = IN_ALL if role.shared else BY_POSITION
-                self._texts.append((one.work.family, _part(role), one.work.math, how, _notes(role, one)))
+                self._texts.append((one.work.family, self._works.part(role), one.work.math, how, _notes(role, one)))
                 self._values.append(_counts(one))
         return self._numbers[key]
 

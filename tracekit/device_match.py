@@ -39,15 +39,15 @@ def find_spec(name: str, properties: Mapping[str, Any], specs: Sequence[DeviceSp
     return find_among(name, recorded_of(properties), specs)
 
 
-def find_among(name: str, recorded: Recorded, specs: Sequence[DeviceSpec]) -> DeviceSpec | str:
-    """The same with the properties read already."""
+def find_among(name: str, recorded: Recorded, specs: Sequence[DeviceSpec], nameless: str = "") -> DeviceSpec | str:
+    """The same with the properties read already. nameless: what to say where there is no name, if it is known why."""
     wanted = same_name(name)
     named = [spec for spec in specs if wanted in map(same_name, spec.names)]
     if named:  # the first file that has the name decides, even if it is given twice
         named = list({spec.place: spec for spec in named if _file(spec) == _file(named[0])}.values())
     else:
         if wanted in GENERIC:
-            return _nameless(name, recorded)
+            return nameless or _nameless(name, recorded)
         named = [spec for spec in built_in_specs() if wanted in map(same_name, spec.names)]
     if not named:
         return f"{name!r} is not in the table of devices, and a similar name is not enough."
@@ -59,6 +59,11 @@ def find_among(name: str, recorded: Recorded, specs: Sequence[DeviceSpec]) -> De
     whose = _file(named[0]) if named[0].given else "the table of devices"
     if agreeing:
         return f"{who} is {len(agreeing)} devices in {whose}, and the trace does not record which."
+    if named[0].like and (recorded.sms, recorded.memory, recorded.cc) == (None, None, ""):
+        return (
+            f"The trace does not describe the device, so nothing tells whether it is like {named[0].like}: in {whose}, "
+            "state its tflops and bandwidth_gbs without like."
+        )
     reasons = "; or: ".join(", ".join(differing[spec.place]) for spec in named)
     return f"{who} of this trace is not the one in {whose}: {reasons}. A slice (MIG, MPS) or another part?"
 
@@ -81,21 +86,28 @@ def _nameless(name: str, recorded: Recorded) -> str:
     if not alike:
         return f"{what}{which}."
     return (
-        f"{what}{which}, as {' or '.join(alike)}. If you know that it is one, say so in a file for --device-spec: "
-        f'[[device]], names = ["{name.strip()}"], like = "{alike[0]}".'
+        f"{what}{which}, as {' or '.join(alike)}. If you know that it is one, say so in a file for --device-spec, in "
+        f'three lines:\n[[device]]\nnames = ["{name.strip()}"]\nlike = "{alike[0]}"\n'
     )
 
 
 def _differences(spec: DeviceSpec, recorded: Recorded, generic: bool) -> list[str]:
-    """What of a trace does not agree with a device. The built-in table also wants the SMs to be recorded at all."""
+    """What of a trace does not agree with a device. Figures of the built-in table also want the SMs to be recorded at
+    all. A name that says nothing wants all that is recorded to be stated, and for such figures the memory, too.
+    """
     found: list[str] = []
-    if spec.sms is not None and recorded.sms is None and (generic or not spec.given):
+    by_table = not spec.given or (generic and spec.like)
+    if spec.sms is not None and recorded.sms is None and by_table:
         found.append(f"the trace does not record its {recorded.units}")
     elif spec.sms is not None and recorded.sms not in (None, spec.sms):
         found.append(f"{recorded.sms} {recorded.units}, not {spec.sms}")
+    elif spec.sms is None and recorded.sms is not None and generic:
+        found.append(f"{recorded.sms} {recorded.units}, sms is not given")
     if recorded.memory is not None and not holds(spec.memory, recorded.memory):
         found.append(f"{_gib(recorded.memory)} of memory, not {_gib(spec.memory)}")
-    if recorded.memory is None and generic:
+    elif recorded.memory is not None and spec.memory is None and generic:
+        found.append(f"{_gib(recorded.memory)} of memory, memory_gib is not given")
+    if recorded.memory is None and generic and spec.like:
         found.append("the trace does not record its memory")
     if spec.cc and recorded.cc and recorded.cc != spec.cc:
         found.append(f"compute capability {recorded.cc}, not {spec.cc}")

@@ -26,7 +26,8 @@ CONFIDENCES = ("verified", "partly", "derived")
 SHARES = (*MATHS, "compute", "bandwidth")
 # What `sources` and `except` may name.
 FIGURES = (*MATHS, "bandwidth", "l2", "link", "pcie", "achievable", *(f"achievable.{share}" for share in SHARES))
-# Names that say nothing of the part. Only a user's file may use them, with SMs and memory to tell it by.
+# Names that say nothing of the part. Only a user's file may use them; what is `like` a built-in device is then told by
+# SMs and memory.
 GENERIC = ("", "unknown", "gpu", "graphics device", "nvidia graphics device", "amd radeon graphics", "amd instinct")
 
 _NUMBERS = {  # key: in the base unit, and beyond which value a figure must be in another unit
@@ -51,12 +52,13 @@ class DeviceSpec:
     cc: as a trace has it, "9.4" of gfx942. memory: bytes. clock: Hz, that the peaks are for. flops_per_clock: per SM,
     16-bit inputs. flops: dense, per second, by MATHS. bandwidth: bytes per second. link, pcie: the same, one direction.
     achievable: share of a peak that the best kernels reach, by MATHS, "compute" or "bandwidth". sources: where each of
-    FIGURES is from. place: file and table. given: by the user.
+    FIGURES is from. place: file and table. given: by the user. like: the built-in device that lent figures, "" of none.
     """
 
     names: tuple[str, ...]
     place: str
     given: bool
+    like: str = ""
     vendor: str = ""
     cc: str = ""
     sms: int | None = None
@@ -74,13 +76,19 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Achievable:
-    """What the best kernels of a vendor's devices reach where their own table does not say; cc: () for all others."""
+    """What the best kernels of a vendor's devices reach where their own table does not say; cc: () for all others.
+    sources: by compute and bandwidth.
+    """
 
     vendor: str
     cc: tuple[str, ...]
     compute: float
     bandwidth: float
-    source: str
+    sources: Mapping[str, str]
+
+    def of(self, what: str) -> tuple[float, str]:
+        """The share of "compute" or "bandwidth", and where it is from."""
+        return self.bandwidth if what == "bandwidth" else self.compute, self.sources[what]
 
 
 def same_name(name: str) -> str:
@@ -138,7 +146,7 @@ def _built_in() -> tuple[tuple[DeviceSpec, ...], tuple[Achievable, ...], Mapping
             tuple(_capability(cc, BUILT_IN.name)[1] for cc in one.get("cc", ())),
             one["compute"],
             one["bandwidth"],
-            one["source"],
+            one["sources"],
         )
         for one in tables["achievable"]
     )
@@ -172,10 +180,13 @@ def _specs(
         _check(table, place)
         whole = table
         if "like" in table:
-            base = own.get(same_name(table["like"]), built_in.get(same_name(table["like"])))
+            above = own.get(same_name(table["like"]))
+            base = built_in.get(same_name(table["like"])) if above is None else above
             if base is None:
                 raise UsageError(f"{place}: like: no device of the name {table['like']!r} further up or built in")
             whole = _merged(base, table, place if file else "")
+            if above is not None and "like" not in above:
+                del whole["like"]  # the figures are all of this file
         spec = _spec(whole, place, bool(file))
         _check_whole(spec, found)
         found.append(spec)
@@ -269,6 +280,7 @@ def _spec(table: dict[str, Any], place: str, given: bool) -> DeviceSpec:
         names=tuple(table["names"]),
         place=place,
         given=given,
+        like=table.get("like", ""),
         vendor=vendor or vendor_of(table["names"][0]),
         cc=cc,
         sms=table.get("sms"),
@@ -290,8 +302,8 @@ def _check_whole(spec: DeviceSpec, before: list[DeviceSpec]) -> None:
     if not spec.flops and spec.bandwidth is None:
         raise UsageError(f"{spec.place}: neither tflops nor bandwidth_gbs is given, nor like")
     for name in spec.names:
-        if same_name(name) in GENERIC and (not spec.given or spec.sms is None or spec.memory is None):
-            raise UsageError(f"{spec.place}: {name!r} can be any device: sms and memory_gib must be given too")
+        if same_name(name) in GENERIC and not spec.given:
+            raise UsageError(f"{spec.place}: {name!r} can be any device")
     computed, peak = _by_clock(spec), spec.flops.get("bf16", spec.flops.get("fp16"))
     if computed and peak and not 0.95 <= peak / computed <= 1.05:
         raise UsageError(

@@ -1,7 +1,7 @@
 """What can this device do at most? Its peaks, from a table by name, from the trace itself and from the user.
 
-    DeviceInfo (footer) -> name, SMs, memory, compute capability -> the one DeviceSpec that agrees in all, or a refusal
-        -> what Nsight Systems recorded -> what the user gave -> Peaks -> the table device_peaks
+    device_descriptions() -> name, SMs, memory, compute capability -> the one DeviceSpec that agrees, or a refusal
+        -> what Nsight Systems recorded -> what the user gave (peaks_given.py) -> Peaks -> the table device_peaks
 
 A roof of another device makes every verdict wrong and none of them looks it. So nothing is matched by a part of its
 name, and where anything that is recorded disagrees there are no peaks but a sentence that says why.
@@ -9,7 +9,6 @@ name, and where anything that is recorded disagrees there are no peaks but a sen
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,33 +17,16 @@ from typing import Any
 import pyarrow as pa
 
 from tracekit.device_match import Recorded, find_among, recorded_of
-from tracekit.device_spec import SHARES, DeviceSpec, default_achievable, vendor_of
-from tracekit.errors import UsageError
-from tracekit.footer import DeviceInfo
+from tracekit.device_spec import DeviceSpec, default_achievable, vendor_of
+from tracekit.peaks_given import check_given
 from tracekit.work import MATHS
 
 HOW_TO_GIVE = (
-    "Give them: --peak bf16=989e12 --peak bandwidth=3.35e12, with the figures of your device, "
-    "or --device-spec my.toml with a table that describes it."
+    "Give them: --peak bf16=989e12 --peak bandwidth=3.35e12 (figures of an H100 SXM: put those of your device, per "
+    "second and dense), or --device-spec my.toml with a table that describes it."
 )
-# What --peak may name, and from which value to which it can be: outside, it is in another unit.
-GIVEN: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        **dict.fromkeys(MATHS, (1e9, 1e18)),
-        "bandwidth": (1e9, 1e15),
-        "l2": (1e3, 1e12),
-        "link": (1e8, 1e14),
-        "pcie": (1e8, 1e14),
-        **{f"achievable.{share}": (1e-6, 1.0) for share in SHARES},
-    }
-)
-_VALUE = re.compile(
-    r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<prefix>[kMGTPE]i?)?(?P<unit>[A-Za-z]*/s|B|[A-Z]+S)?"
-)
-_PREFIX = {"": 1, **{letter: 1000**power for power, letter in enumerate("kMGTPE", 1)}}
-_BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("kMGTPE", 1)}
-_OPERATIONS = ("FLOP/s", "FLOPS", "OP/s", "OPS")
 _ASSUMED = (0.8, 0.8)  # achievable compute and bandwidth of a vendor that is not known
+_FAR_ABOVE = 1.8  # times what is known of a device: data sheets print the double of it for sparse products and links
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +36,10 @@ class Peaks:
     device: its name as recorded. spec: first name of the table's device, None if none agrees. flops: dense, per second,
     by MATHS. bandwidth: bytes per second. link_bandwidth, pcie_bandwidth: the same in one direction. achievable: share
     of each peak that the best kernels reach, by MATHS and "bandwidth". sources: where each figure is from, by MATHS,
-    "bandwidth", "l2", "link", "pcie" and "achievable.bf16". problem: why verdicts of compute, of memory or of both are
-    refused, and what to do; "" if neither is.
+    "bandwidth", "l2", "link", "pcie" and "achievable.bf16"; "device", where the trace describes it as another. problem:
+    why verdicts of compute, of memory or of both are refused, and what to do; "" if neither is. Lines of it that are to
+    be copied stand by themselves. described_by: index of the device whose description it has for want of one of its
+    own. remarks: sentences on what was taken for granted, or looks wrong.
     """
 
     device: str
@@ -69,6 +53,8 @@ class Peaks:
     achievable: Mapping[str, float]
     sources: Mapping[str, str]
     problem: str
+    described_by: int | None = None
+    remarks: tuple[str, ...] = ()
 
     def achievable_flops(self, of: str) -> float | None:
         """FLOPs per second that the best kernels reach in one of MATHS."""
@@ -81,50 +67,6 @@ class Peaks:
         return None if self.bandwidth is None else self.bandwidth * self.achievable["bandwidth"]
 
 
-# ---- what the user gives ---------------------------------------------------------------------------------------------
-
-
-def parse_peak(text: str) -> tuple[str, float]:
-    """The name and value of one `--peak NAME=VALUE`: `bf16=989e12`, `bandwidth=3.35TB/s`, `achievable.bf16=0.8`.
-
-    Raises UsageError, which names what is valid.
-    """
-    name, equals, value = (part.strip() for part in text.partition("="))
-    name = name.lower()
-    if not equals or name not in GIVEN:
-        raise UsageError(f"--peak {text}: give NAME=VALUE; NAME is one of {', '.join(GIVEN)}")
-    match = _VALUE.fullmatch(value)
-    if match is None:
-        raise UsageError(f"--peak {text}: the value must be a number like 989e12, 989T, 3.35TB/s or 50MiB")
-    unit = match["unit"] or ""
-    if unit and unit not in _units(name):
-        raise UsageError(f"--peak {text}: {name} is in {' or '.join(_units(name)) or 'no unit, a share'}, not {unit}")
-    found = float(match["number"]) * {**_PREFIX, **_BINARY}[match["prefix"] or ""]
-    check_given({name: found}, f"--peak {text}: ")
-    return name, found
-
-
-def _units(name: str) -> tuple[str, ...]:
-    if name in MATHS:
-        return _OPERATIONS
-    if name == "l2":
-        return ("B",)
-    return () if name.startswith("achievable.") else ("B/s",)
-
-
-def check_given(given: Mapping[str, float], place: str = "") -> None:
-    """Refuse, with UsageError, a name that is none of GIVEN, and a value that cannot be right."""
-    for name, value in given.items():
-        if name not in GIVEN:
-            raise UsageError(f"{place}unknown peak {name!r}; known are {', '.join(GIVEN)}")
-        least, most = GIVEN[name]
-        if not least <= value <= most:  # not a number is in no range
-            unit = "" if name.startswith("achievable.") else f" {_units(name)[0]}"
-            raise UsageError(
-                f"{place}{name} must be from {least:g} to {most:g}{unit}, not {value:g}; is the unit another?"
-            )
-
-
 # ---- its peaks -------------------------------------------------------------------------------------------------------
 
 
@@ -134,21 +76,31 @@ def peaks_of(
     *,
     specs: Sequence[DeviceSpec] = (),
     given: Mapping[str, float] = MappingProxyType({}),
+    vendor: str = "",
+    nameless: str = "",
 ) -> Peaks:
     """The peaks of a device by its name and properties as recorded (footer.DeviceInfo).
 
     specs: of the user's files, asked before the built-in table. given: of --peak, which wins over everything else.
+    vendor: NVIDIA or AMD, where something else than the device tells. nameless: what to say of a device without a name.
     Raises UsageError if `given` holds what cannot be.
     """
     check_given(given)
     recorded = recorded_of(properties)
-    found = find_among(name, recorded, specs)
+    found = find_among(name, recorded, specs, nameless)
     spec, refusal = (found, "") if isinstance(found, DeviceSpec) else (None, found)
-    peaks = _of_spec(name, spec, recorded)
-    peaks = _with_recorded(peaks, spec, recorded)
-    peaks = _with_given(peaks, given)
-    peaks = _with_achievable(peaks, spec, recorded, given)
-    return replace(peaks, problem=_problem(peaks, refusal))
+    known = _with_recorded(_of_spec(name, spec, recorded), spec, recorded)
+    peaks = _with_given(known, given)
+    peaks = _with_achievable(peaks, spec, recorded, given, vendor)
+    return replace(peaks, problem=_problem(peaks, refusal), remarks=(*_far_above(known, given), *_partial(peaks, spec)))
+
+
+def described_as(peaks: Peaks, device: int | None, other: int) -> Peaks:
+    """The same, and said that they are of a device that the trace describes as another."""
+    what = "does not say on which device some work ran" if device is None else f"does not describe device {device}"
+    remark = f"The trace {what}: taken as device {other}, the only one described for this rank."
+    sources = {**peaks.sources, "device": f"described as device {other}"}
+    return replace(peaks, described_by=other, sources=sources, remarks=(remark, *peaks.remarks))
 
 
 def _of_spec(name: str, spec: DeviceSpec | None, recorded: Recorded) -> Peaks:
@@ -157,7 +109,7 @@ def _of_spec(name: str, spec: DeviceSpec | None, recorded: Recorded) -> Peaks:
     sources = {figure: text for figure, text in spec.sources.items() if not figure.startswith("achievable")}
     return Peaks(
         device=name,
-        spec=spec.names[0],
+        spec=spec.names[0] or spec.like or spec.place,
         flops=spec.flops,
         bandwidth=spec.bandwidth,
         l2_bytes=spec.l2_bytes,
@@ -197,8 +149,52 @@ def _with_recorded(peaks: Peaks, spec: DeviceSpec | None, recorded: Recorded) ->
     )
 
 
+def _known(peaks: Peaks, name: str) -> float | None:
+    """A peak by the name that --peak has for it."""
+    others = {
+        "bandwidth": peaks.bandwidth,
+        "l2": peaks.l2_bytes,
+        "link": peaks.link_bandwidth,
+        "pcie": peaks.pcie_bandwidth,
+    }
+    return others[name] if name in others else peaks.flops.get(name)
+
+
+def _doubt(known: Peaks, name: str, value: float) -> str:
+    """Why a given peak looks wrong: it is far above what the table or the trace has. "" if it does not."""
+    figure = None if name.startswith("achievable.") else _known(known, name)
+    if not figure or value < _FAR_ABOVE * figure:
+        return ""
+    scale, unit = (1e12, "TFLOP/s") if name in MATHS else (1e6, "MB") if name == "l2" else (1e9, "GB/s")
+    times = value / figure
+    guess = "in another unit?"
+    if times < 2.5:  # prints of what is sparse, or goes both ways, are double
+        guess = "sparse?" if name in MATHS else "both directions?" if name in ("link", "pcie") else guess
+    return f"{times:.3g} times the {figure / scale:.4g} {unit} of {known.sources[name]}: {guess}"
+
+
+def _far_above(known: Peaks, given: Mapping[str, float]) -> list[str]:
+    doubts = {name: _doubt(known, name, value) for name, value in given.items()}
+    return [f"--peak {name} is {doubt}" for name, doubt in doubts.items() if doubt]
+
+
+def _partial(peaks: Peaks, spec: DeviceSpec | None) -> list[str]:
+    """Of a device that no table has, the user may give the peaks of some maths only: said, as it is easily missed."""
+    missing = [one for one in MATHS if one not in peaks.flops]
+    if not peaks.flops or not missing or (spec is not None and (spec.like or not spec.given)):
+        return []
+    return [
+        f"Of the compute peaks only {', '.join(peaks.flops)} {'is' if len(peaks.flops) == 1 else 'are'} given: what "
+        f"computes in {', '.join(missing)} has no compute roof."
+    ]
+
+
 def _with_given(peaks: Peaks, given: Mapping[str, float]) -> Peaks:
     l2 = given.get("l2")
+    sources = dict(peaks.sources)
+    for name, value in given.items():
+        if not name.startswith("achievable."):
+            sources[name] = "; ".join(filter(None, ("--peak", _doubt(peaks, name, value))))
     return replace(
         peaks,
         flops={one: given.get(one, peaks.flops.get(one, 0.0)) for one in MATHS if one in given or one in peaks.flops},
@@ -206,23 +202,23 @@ def _with_given(peaks: Peaks, given: Mapping[str, float]) -> Peaks:
         l2_bytes=peaks.l2_bytes if l2 is None else int(l2),
         link_bandwidth=given.get("link", peaks.link_bandwidth),
         pcie_bandwidth=given.get("pcie", peaks.pcie_bandwidth),
-        sources={**peaks.sources, **{name: "--peak" for name in given if not name.startswith("achievable.")}},
+        sources=sources,
     )
 
 
-def _with_achievable(peaks: Peaks, spec: DeviceSpec | None, recorded: Recorded, given: Mapping[str, float]) -> Peaks:
+def _with_achievable(
+    peaks: Peaks, spec: DeviceSpec | None, recorded: Recorded, given: Mapping[str, float], vendor: str
+) -> Peaks:
     """The share of each peak: the user's, its own in the table, else that of its vendor and generation."""
-    vendor = (spec.vendor if spec else "") or vendor_of(peaks.device)
-    if not vendor and recorded.warp == 64:  # a wavefront of CDNA; 32 lanes are not NVIDIA's alone
-        vendor = "AMD"
-    default = default_achievable(vendor, (spec.cc if spec else "") or recorded.cc)
-    compute, bandwidth = _ASSUMED if default is None else (default.compute, default.bandwidth)
-    otherwise = "assumed" if default is None else default.source
+    named = (spec.vendor if spec else "") or vendor_of(peaks.device)
+    if not named and recorded.warp == 64:  # a wavefront of CDNA; 32 lanes are not NVIDIA's alone
+        named = "AMD"
+    default = default_achievable(named or vendor, (spec.cc if spec else "") or recorded.cc)
     shares: dict[str, float] = {}
     sources = dict(peaks.sources)
     for one in [*peaks.flops, *(["bandwidth"] if peaks.bandwidth else [])]:
         last = "bandwidth" if one == "bandwidth" else "compute"
-        share, source = (bandwidth if one == "bandwidth" else compute), otherwise
+        share, source = default.of(last) if default else (_ASSUMED[last == "bandwidth"], "assumed")
         for name in (last, one):
             if spec is not None and name in spec.achievable:
                 share, source = spec.achievable[name], spec.sources[f"achievable.{name}"]
@@ -236,10 +232,12 @@ def _with_achievable(peaks: Peaks, spec: DeviceSpec | None, recorded: Recorded, 
 def _problem(peaks: Peaks, refusal: str) -> str:
     if peaks.flops and peaks.bandwidth:
         return ""
+    said = "No peaks are assumed."
     if peaks.flops or peaks.bandwidth:
         missing, known = ("bandwidth", "compute") if peaks.flops else ("compute peak", "memory")
-        return " ".join(filter(None, (refusal, f"No {missing} is known, so only {known} is judged.", HOW_TO_GIVE)))
-    return f"{refusal} No peaks are assumed. {HOW_TO_GIVE}"
+        said = f"No {missing} is known, so only {known} is judged."
+    between = " " if refusal and not refusal.endswith("\n") else ""  # what is to be copied ends its line
+    return f"{refusal}{between}{said} {HOW_TO_GIVE}"
 
 
 # ---- as a table ------------------------------------------------------------------------------------------------------
@@ -263,23 +261,17 @@ _SCHEMA = pa.schema(
 )
 
 
-def peaks_table(
-    devices: Sequence[DeviceInfo],
-    *,
-    specs: Sequence[DeviceSpec] = (),
-    given: Mapping[str, float] = MappingProxyType({}),
-) -> pa.Table:
-    """The rows of the table device_peaks: per device one for each of MATHS, flops NULL where it is not known, and one
-    with math '' for what needs no math. All but the FLOPs is the same in each.
+def peaks_table(devices: Mapping[tuple[int, int | None], Peaks]) -> pa.Table:
+    """The rows of the table device_peaks from the peaks by rank and device: per device one for each of MATHS, flops
+    NULL where it is not known, and one with math '' for what needs no math. All but the FLOPs is the same in each.
     """
     rows = []
-    for info in devices:
-        peaks = peaks_of(info.name, info.properties, specs=specs, given=given)
+    for (rank, device), peaks in devices.items():
         for one in ("", *MATHS):
             rows.append(
                 {
-                    "rank": info.rank,
-                    "device": info.device,
+                    "rank": rank,
+                    "device": device,
                     "spec": peaks.spec,
                     "math": one,
                     "flops": peaks.flops.get(one),

@@ -6,6 +6,7 @@ Kernels of a replayed graph carry no shapes. With the model's sizes and what a s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from tracekit.errors import UsageError
 from tracekit.model_quantization import Quantization, read_quantization
 
 _NESTED = ("text_config", "llm_config", "language_config")
+_UNMODELLED = "layers of this kind are not modelled; leave out --model"
 _LARGEST = 1 << 31
 _MOST_LAYERS = 10_000
 _MOST_BYTES = 1 << 24
@@ -26,8 +28,16 @@ _UNUSUAL: dict[str, tuple[Any, ...]] = {
     "hybrid_override_pattern": (),
     "layers_block_type": (),
     "attn_layer_period": (),
-    "mamba_d_state": (),
-    "ssm_cfg": (),
+    "layers_block_types": (),
+    "block_types": (),
+    "attn_layer_indices": (),
+    "attn_type_list": (),
+    "hybrid_layer_ids": (),
+    "full_attn_idxs": (),
+    "state_size": (),
+    "time_step_rank": (),
+    "lru_width": (),
+    "linear_attn_config": (),
     "linear_num_value_heads": (),
     "full_attention_interval": (),
     "interleave_moe_layer_step": (),
@@ -39,6 +49,8 @@ _UNUSUAL: dict[str, tuple[Any, ...]] = {
     "n_embd": (),
     "ffn_dim": (),
 }
+_STATE_KEYS = ("mamba_", "ssm_")  # how keys of state spaces begin, also where Llama's keys stand beside them
+_STATE_NAMES = re.compile(r"mamba|rwkv|jamba|retnet|griffin|xlstm|_ssm|hyena", re.IGNORECASE)
 _PLAIN_MLP = frozenset({"gpt_neox", "phi", "starcoder2", "nemotron", "falcon"})
 _PLAIN_ACTIVATIONS = frozenset({"relu2", "relu"})
 _EVEN_LAYERS_SLIDE = frozenset({"gemma2", "gpt_oss"})  # configs of before `layer_types` leave it to the code
@@ -193,10 +205,14 @@ class _Said:
         return value
 
     def refuse_unusual(self) -> None:
-        for key, harmless in _UNUSUAL.items():
+        begun = [key for key in self.values if key.startswith(_STATE_KEYS) and self.values[key] is not False]
+        for key in (*_UNUSUAL, *begun):
             value = self.values.get(key)
-            if value is not None and value not in harmless:
-                raise self.wrong(key, "layers of this kind are not modelled; leave out --model")
+            if value is not None and value not in _UNUSUAL.get(key, ()):
+                raise self.wrong(key, _UNMODELLED)
+        for key in ("model_type", "architectures"):
+            if _STATE_NAMES.search(str(self.get(key) or "")):
+                raise self.wrong(key, _UNMODELLED)
 
 
 def _head_dim(said: _Said, hidden: int, heads: int) -> int:

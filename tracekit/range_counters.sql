@@ -1,9 +1,5 @@
 -- What the range profiler of CUPTI counted, and which launches that is of: docs/gpu_metrics.md.
 
--- What was counted as a whole number, NULL if that cannot be.
--- parameter number DOUBLE: what was counted.
-CREATE MACRO whole_number(number) AS CASE WHEN number BETWEEN 0 AND 9e18 THEN round(number)::BIGINT END;
-
 -- A value of a range, NULL if it was not counted.
 -- parameter args VARCHAR: the row's arguments.
 -- parameter metric VARCHAR: name of the metric.

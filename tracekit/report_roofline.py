@@ -8,14 +8,17 @@ from rich.text import Text
 
 from tracekit.analysis import Result, Row, duration
 from tracekit.kernel_names import name_forms
-from tracekit.roofline_panel import first_sentence
+from tracekit.roofline_names import kernel_name, mark, mark_of_both, mark_of_roof, op_with_sizes, work_name
+from tracekit.roofline_panel import first_sentence, share_of_finding
 from tracekit.text_grid import clean, cut, grid
 from tracekit.text_page import Page
 from tracekit.wording import counted
 
-_GROUPS = 25  # shown of a device
+_GROUPS, _FEWEST = 25, 8  # shown of a device
+_LEAST_SHOWN = 0.002  # of the busy time, beyond the fewest
 _DEVICES = 8
-_SHAPES = 40  # characters of the shapes of an op
+_LITTLE = 0.01  # of the busy time: what is above a roof is then said, no more
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # by which notes are told
 _ABOVE = "above roof"
 _TIERS = {
     "A": "counters of the kernel",
@@ -28,8 +31,9 @@ _TIERS = {
     "none": "nothing",
 }
 _ORDER = ("memory", "compute", "latency", "communication", "unknown")
-_SPARE = ("% datasheet", "count", "FLOP/B", "evidence")  # columns to leave out where the page is narrow
 _HEADS = ("time", "count", "FLOP/B", "TFLOP/s", "GB/s", "% of roof", "% datasheet", "bound", "evidence")
+_FIGURES = frozenset(_HEADS[:7])
+_SPARE = ("% datasheet", "count", "FLOP/B", "evidence")  # columns to leave out where the page is narrow
 
 
 # ---- one screen ------------------------------------------------------------------------------------------------------
@@ -54,8 +58,10 @@ def overview(page: Page, roofline: Result, most: int | None) -> list[Text]:
     ]
     lines = page.wrapped(f"Busy time bound by{where}: {', '.join(parts)}", "", "", room)
     doubts = [f"{_covered(here):.1%} with evidence of its work"]
-    if here["above_roof_ns"] >= 0.0005 * here["busy_ns"]:
-        doubts.append(f"{here['above_roof_ns'] / here['busy_ns']:.1%} above a roof: an error, see the findings")
+    above = here["above_roof_ns"] / here["busy_ns"]
+    if above >= _LITTLE:
+        see = ", see the findings" if above >= share_of_finding(roofline.parameters) else ""
+        doubts.append(f"{above:.1%} above a roof: an error{see}")
     if here["problem"]:
         doubts.append(first_sentence(here["problem"]))
     return lines + page.wrapped("; ".join(doubts), "  ", "dim", room)
@@ -86,9 +92,10 @@ def in_full(page: Page, roofline: Result) -> list[Text]:
     if roofline.coverage.reason:
         lines += page.wrapped(roofline.coverage.reason, "  ", "dim", None)
     rows = roofline.table.to_pylist()
+    is_found = share_of_finding(roofline.parameters)
     for device in roofline.summary[:_DEVICES]:
         here = [row for row in rows if (row["rank"], row["device"]) == (device["rank"], device["device"])]
-        lines += [*_roofs(page, device, here), *_times(page, device), *_groups(page, here)]
+        lines += [*_roofs(page, device, here), *_times(page, device, is_found), *_groups(page, device, here)]
     if (left := len(roofline.summary) - _DEVICES) > 0:
         lines += page.line((f"  and {counted(left, 'more device')}: choose a rank, or --format json", "dim"))
     return lines
@@ -99,21 +106,42 @@ def _roofs(page: Page, device: Row, rows: Sequence[Row]) -> Iterator[Text]:
     name = clean(device["name"] or "a device without a name")
     spec = f", roofs of {clean(device['spec'])}" if device["spec"] else ""
     yield from page.line((f"  rank {device['rank']} device {device['device']}: {name}{spec}", "bold"))
-    if device["problem"]:
-        yield from page.wrapped(device["problem"], "    ", "yellow", None)
-    used = {row["math"] for row in rows} & (device["peaks"] or {}).keys()
-    peaks = {"bandwidth": device["bandwidth"], **(device["peaks"] or {})}
-    for what, peak in peaks.items():
-        if not peak or (used and what not in {*used, "bandwidth"}):
-            continue
+    if device["problem"]:  # in full among the findings, but for the lines of a file
+        yield from page.wrapped(f"{first_sentence(device['problem'])}.", "    ", "yellow", None)
+        lines = device["problem"].split("\n")[1:-1]
+        yield from (Text(cut(f"      {clean(line)}", page.width), no_wrap=True) for line in lines)
+    for remark in device.get("remarks") or ():
+        yield from page.wrapped(remark, "    ", "yellow", None)
+    used = {row["math"] for row in rows}
+    peaks = {
+        "bandwidth": device["bandwidth"],
+        **{of: device["peaks"][of] for of in device["peaks"] or {} if of in used},
+    }
+    shown = {what: peak for what, peak in peaks.items() if peak}
+    for what, peak in shown.items():
         figure = f"{peak / 1e9:,.0f} GB/s" if what == "bandwidth" else f"{peak / 1e12:,.1f} TFLOP/s"
         fraction = (device["achievable"] or {}).get(what)
         reach = "" if fraction is None else f", {fraction:.0%} achievable"
-        source = (device["sources"] or {}).get(what)
-        yield from page.wrapped(f"{what:<11} {figure}{reach}{f'  ({source})' if source else ''}", "    ", "", None)
+        yield from page.line((f"    {what:<11} {figure}{reach}", ""))
+    yield from _sources(page, device["sources"] or {}, tuple(shown))
 
 
-def _times(page: Page, device: Row) -> Iterator[Text]:
+def _sources(page: Page, sources: Mapping[str, str], shown: Sequence[str]) -> Iterator[Text]:
+    """Of the peaks, then of the shares that are achievable; each source once, with what it is for where they differ."""
+    for prefix, said in (("", "peaks"), ("achievable.", "achievable")):
+        of: dict[str, list[str]] = {}
+        for what in shown:
+            if source := sources.get(f"{prefix}{what}"):
+                of.setdefault(source, []).append(what)
+        listed = "; ".join(
+            source if len(of) == 1 and len(names) == len(shown) else f"{', '.join(names)} from {source}"
+            for source, names in of.items()
+        )
+        if listed:
+            yield from page.wrapped(f"{said}: {listed}", "    ", "dim", None)
+
+
+def _times(page: Page, device: Row, is_found: float) -> Iterator[Text]:
     busy = device["busy_ns"]
     if not busy:
         return
@@ -121,78 +149,106 @@ def _times(page: Page, device: Row) -> Iterator[Text]:
     for name, ns in _ranked(device["by_bound"], _ORDER):
         if ns:
             yield from page.bar(f"      {name:<13} {duration(ns):>9} {ns / busy:>6.1%}  ", ns / busy)
-    if device["above_roof_ns"]:
-        share = f"{device['above_roof_ns'] / busy:.1%}"
-        yield from page.wrapped(
-            f"{share} of it is above a roof: wrong device, wrong shapes or caches; no verdict there",
-            "      ",
-            "red",
-            None,
-        )
+    if above := device["above_roof_ns"] / busy:
+        said = f"{above:.1%} of it is above a roof: wrong device, wrong shapes or caches; no verdict there"
+        if above < _LITTLE:
+            said = f"{duration(device['above_roof_ns'])} of it above a roof, as from a cache: no verdict there"
+        yield from page.wrapped(said, "      ", "red" if above >= is_found else "dim", None)
     yield from page.line((f"    evidence: {_covered(device):.1%} of it", "dim"))
     for tier, ns in _ranked(device["by_evidence"], tuple(_TIERS)):
         if ns:
-            mark = "-" if tier == "none" else tier
-            yield from page.line((f"      {mark} {duration(ns):>9} {ns / busy:>6.1%}  {_TIERS.get(tier, '')}", ""))
+            sign = "-" if tier == "none" else tier
+            yield from page.line((f"      {sign} {duration(ns):>9} {ns / busy:>6.1%}  {_TIERS.get(tier, '')}", ""))
 
 
-def _groups(page: Page, rows: Sequence[Row]) -> Iterator[Text]:
-    """Costliest first: a line of figures, and below it the op with its shapes and the kernel's name, which need a line
-    of their own.
+def _groups(page: Page, device: Row, rows: Sequence[Row]) -> Iterator[Text]:
+    """Costliest first: a line of figures, and below it what it works on and the kernel's name, which need a line of
+    their own. Then what the letters of the notes stand for, and the signs before figures.
     """
-    ranked = sorted(rows, key=lambda row: (-row["exclusive_ns"], row["example_id"]))[:_GROUPS]
-    if not ranked:
+    ranked = sorted(rows, key=lambda row: (-row["exclusive_ns"], row["example_id"]))
+    kept = _worth(ranked, device["busy_ns"])
+    if not kept:
         return
-    shown = [dict(zip(_HEADS, _cells(row), strict=True)) for row in ranked]
+    letters = _letters(kept)
+    shown = [dict(zip(_HEADS, _cells(row, letters), strict=True)) for row in kept]
     heads = [head for head in _HEADS if any(row[head] for row in shown)]
     first, *lines = _fitting(heads, shown, page.width - 4)
     yield Text(f"    {first}", style="dim", no_wrap=True)
-    for line, row in zip(lines, ranked, strict=True):
+    for line, row in zip(lines, kept, strict=True):
         yield Text(f"    {line}", no_wrap=True)
         yield Text(f"      {cut(_name(row), page.width - 6)}", style="dim", no_wrap=True)
-    if (left := len(rows) - _GROUPS) > 0:
-        yield from page.line((f"    and {counted(left, 'more kernel group')}: --format json", "dim"))
+    if left := ranked[len(kept) :]:
+        share = sum(row["exclusive_ns"] for row in left) / device["busy_ns"] if device["busy_ns"] else 0.0
+        yield from page.line((f"    and {counted(len(left), 'more kernel group')}, {share:.1%}: --format json", "dim"))
+    said = [f"{letter} {note}" for note, letter in letters.items()]
+    figures = " ".join(cell for row in shown for cell in row.values())
+    said += [f"{sign} {words}" for sign, words in (("~", "expected"), (">=", "at least")) if sign in figures]
+    if said:
+        yield from page.wrapped("; ".join(said), "    ", "dim", None)
+
+
+def _worth(ranked: Sequence[Row], busy: int) -> Sequence[Row]:
+    """The first ones, and of the others those that take enough time to be read."""
+    enough = sum(row["exclusive_ns"] >= _LEAST_SHOWN * busy for row in ranked)
+    return ranked[: min(_GROUPS, max(_FEWEST, enough))]
+
+
+def _letters(rows: Sequence[Row]) -> Mapping[str, str]:
+    """A letter for each note on these groups; there are never more notes than letters that matter."""
+    notes = dict.fromkeys(note for row in rows for note in _notes(row))
+    return dict(zip(notes, _LETTERS, strict=False))
+
+
+def _notes(row: Row) -> list[str]:
+    return [note for note in (row["notes"] or "").split(", ") if note]
 
 
 def _fitting(heads: Sequence[str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
     """A grid without the columns that there is no room for."""
+    lines: list[str] = []
     for dropped in range(len(_SPARE) + 1):
-        lines = grid([head for head in heads if head not in _SPARE[:dropped]], rows, width)
+        kept = [head for head in heads if head not in _SPARE[:dropped]]
+        # A sign before a number makes it text to the grid: such columns are aligned here.
+        wide = {head: max(len(head), *(len(row[head]) for row in rows)) if head in _FIGURES else 0 for head in kept}
+        aligned = [{head.rjust(wide[head]): row[head].rjust(wide[head]) for head in kept} for row in rows]
+        lines = grid(list(aligned[0]), aligned)
         if max(map(len, lines)) <= width:
-            break
-    return lines
+            return lines
+    return [cut(line, width) for line in lines]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, letters: Mapping[str, str]) -> tuple[str, ...]:
     """Time without what other kernels cover; rates by the kernels' own time. Of communication, GB/s are those of its
     links.
     """
-    bandwidth = row["achieved_bandwidth"]
+    flops, bandwidth = row["achieved_flops"], row["achieved_bandwidth"]
+    of_bytes = "" if row["bound"] == "communication" else mark(row, "bytes")
     return (
         duration(row["exclusive_ns"]),
         f"{row['count']:,}",
-        _figure(row["intensity"]),
-        _figure(row["achieved_flops"] and row["achieved_flops"] / 1e12),
-        _figure(bandwidth and bandwidth / 1e9),
-        _percent(row["roof_fraction"]),
-        _percent(row["datasheet_fraction"]),
+        _figure(row["intensity"], mark_of_both(row)),
+        _figure(flops and flops / 1e12, mark(row, "flops")),
+        _figure(bandwidth and bandwidth / 1e9, of_bytes),
+        _percent(row["roof_fraction"], mark_of_roof(row)),
+        _percent(row["datasheet_fraction"], mark_of_roof(row)),
         _bound(row),
-        row["evidence"] or "-",
+        " ".join([row["evidence"] or "-", *(letters[note] for note in _notes(row) if note in letters)]),
     )
 
 
 def _name(row: Row) -> str:
-    """The op without its namespace, its shapes, and the kernel."""
-    kernel = row["kernel"] if row["category"] == "memory" else name_forms(row["kernel"]).simplified
-    op = (row["op"] or "").rpartition("::")[2]
-    shapes = cut((row["shapes"] or "").replace(" ", "").replace(",[]", ""), _SHAPES)
-    return clean("  ".join(part for part in (f"{op} {shapes}".strip() if op else "", kernel) if part))
+    """What it works on, and the kernel: the whole name, unless that is mangled."""
+    work, forms = work_name(row), name_forms(row["kernel"])
+    if row["category"] == "memory":
+        return clean(f"{row['kernel']}  {op_with_sizes(row)}")
+    kernel = kernel_name(row["kernel"]) if forms.simplified.startswith("_Z") else forms.simplified
+    return clean(kernel if work == kernel_name(row["kernel"]) else f"{work}  {kernel}")
 
 
-def _figure(value: float | None) -> str:
+def _figure(value: float | None, sign: str) -> str:
     if not value:
         return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
+    return sign + (f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}")
 
 
 def _bound(row: Row) -> str:
@@ -202,5 +258,5 @@ def _bound(row: Row) -> str:
     return f"unknown ({row['leaning']}?)" if row["bound"] == "unknown" and row["leaning"] else str(row["bound"])
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value * 100:.1f}"
+def _percent(value: float | None, sign: str) -> str:
+    return "" if value is None else f"{sign}{value * 100:.1f}"

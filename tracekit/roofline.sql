@@ -30,19 +30,26 @@ WHERE o.id IN (SELECT op_id FROM device_activity WHERE op_id IS NOT NULL)
     OR o.id IN (SELECT op_id FROM capture_calls() WHERE starts AND op_id IS NOT NULL)
     OR o.id IN (SELECT op_id FROM range_counters() WHERE op_id IS NOT NULL);
 
+-- A number of a step's mark that is 0 where the phase leaves no room for another, if the mark does not say it.
+-- parameter value BIGINT: as the mark says it.
+-- parameter phase VARCHAR: of the step.
+-- parameter absent VARCHAR[]: phases without such requests.
+CREATE MACRO told_by_phase(value, phase, absent) AS
+    CASE WHEN value IS NULL AND list_contains(absent, phase) THEN 0 ELSE value END;
+
 -- What a step works on, as one value.
 -- parameter s STRUCT: a row of steps.
 CREATE MACRO step_load(s) AS [
-    s.prefill_requests,
-    s.prefill_tokens,
-    s.decode_requests,
-    s.decode_tokens,
-    s.prefill_kv_tokens,
-    s.prefill_sqsq,
-    s.prefill_sqsk,
-    s.decode_kv_tokens,
-    s.decode_sqsq,
-    s.decode_sqsk
+    told_by_phase(s.prefill_requests, s.phase, ['decode', 'verify', 'draft']),
+    told_by_phase(s.prefill_tokens, s.phase, ['decode', 'verify', 'draft']),
+    told_by_phase(s.decode_requests, s.phase, ['prefill']),
+    told_by_phase(s.decode_tokens, s.phase, ['prefill']),
+    told_by_phase(s.prefill_kv_tokens, s.phase, ['decode', 'verify', 'draft']),
+    told_by_phase(s.prefill_sqsq, s.phase, ['decode', 'verify', 'draft']),
+    told_by_phase(s.prefill_sqsk, s.phase, ['decode', 'verify', 'draft']),
+    told_by_phase(s.decode_kv_tokens, s.phase, ['prefill']),
+    told_by_phase(s.decode_sqsq, s.phase, ['prefill']),
+    told_by_phase(s.decode_sqsk, s.phase, ['prefill'])
 ];
 
 -- The calls in model_calls with what their model is asked by.
@@ -236,7 +243,9 @@ parted AS (
         *,
         CASE WHEN len(part_flops) = takers AND takers > 1 THEN part_flops[place] END AS own_flops,
         CASE WHEN len(part_bytes) = takers AND takers > 1 THEN part_bytes[place] END AS own_bytes,
-        coalesce(own_bytes / nullif(bytes, 0), share) AS of_bytes
+        -- Bytes of the parts have what they pass on among them, and so are more than those of the op.
+        coalesce(own_flops / nullif(list_sum(part_flops), 0), share)::DOUBLE AS of_flops,
+        coalesce(own_bytes / nullif(list_sum(part_bytes), 0), share)::DOUBLE AS of_bytes
     FROM placed
 )
 SELECT
@@ -246,11 +255,11 @@ SELECT
     family,
     math,
     coalesce(own_flops, part_of(flops, share)) AS flops,
-    coalesce(own_flops, part_of(flops_expected, share)) AS flops_expected,
-    coalesce(own_flops, part_of(flops_high, share)) AS flops_high,
+    coalesce(own_flops + part_of(flops_expected - flops, of_flops), part_of(flops_expected, share)) AS flops_expected,
+    coalesce(own_flops + part_of(flops_high - flops, of_flops), part_of(flops_high, share)) AS flops_high,
     coalesce(own_bytes, part_of(bytes, share)) AS bytes,
-    part_of(bytes_expected, of_bytes) AS bytes_expected,
-    part_of(bytes_high, of_bytes) AS bytes_high,
+    coalesce(own_bytes + part_of(bytes_expected - bytes, of_bytes), part_of(bytes_expected, share)) AS bytes_expected,
+    coalesce(own_bytes + part_of(bytes_high - bytes, of_bytes), part_of(bytes_high, share)) AS bytes_high,
     part_of(weight_bytes, of_bytes) AS weight_bytes,
     weight_bits,
     part_of(kv_bytes, of_bytes) AS kv_bytes,

@@ -19,6 +19,7 @@ from tracekit.arrays import Bools, Int64s
 from tracekit.borrowed_work import KERNEL_KEY, borrowed, captured_sequences, lendable, match_replay
 from tracekit.op_call import parse_call
 from tracekit.roofline_tables import CALL, MAPPED, figures_of
+from tracekit.wording import counted
 from tracekit.work import modelled
 
 if TYPE_CHECKING:
@@ -28,13 +29,18 @@ _OWN = "same kernel elsewhere in the trace"
 _OTHER = "capture trace, same kernel"
 _OWN_IN_ORDER = "captured in the trace, in order"
 _IN_ORDER = "capture trace, in order"
+_UNSURE = "window not recorded"
+_TOLD_NOTHING = "no kernel or graph in it tells of any here that is without work"
 _UNSIZED = "batch at which it was seen not known"
 # A trace has millions of kernels of a few hundred kinds: asked once for each, by its first kernel.
 _KIND = ", ".join((*KERNEL_KEY, "tokens"))
-_KINDS = f"SELECT min(id) AS id, {_KIND} FROM bare_kernels() GROUP BY {_KIND}"
+# Half of a kind takes a time between the two: of kernels that do two things by turns, one of them is another's.
+_DURATIONS = "quantile_disc(dur, 0.25) AS dur_low, quantile_disc(dur, 0.75) AS dur_high"
+_KINDS = f"SELECT min(id) AS id, {_KIND}, {_DURATIONS} FROM bare_kernels() GROUP BY {_KIND}"
 _FIRSTS = f"SELECT id, min(id) OVER (PARTITION BY {_KIND}) AS first FROM bare_kernels()"
 _LIKE = f"{_FIRSTS} QUALIFY first IN (SELECT unnest($wanted))"
 _FIGURES = [name for name in MAPPED.names if name not in ("id", "how")]
+REMARKS = pa.schema([("source", pa.string()), ("remark", pa.string()), ("steps", pa.int64())])
 MEASURED = pa.schema(
     [
         *((name, pa.string()) for name in ("kernel", "op", "shapes", "dtypes")),
@@ -46,27 +52,65 @@ MEASURED = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Rows of mapped_work, one a kernel at most, and of measured_work, one for each kernel and call."""
+    """Rows of mapped_work, one a kernel at most, of measured_work, one for each kernel and call, and of
+    lending_remarks.
+    """
 
     mapped: pa.Table
     measured: pa.Table
+    remarks: pa.Table
 
 
 def lent_work(trace: Trace) -> Lent:
-    """All that there is. Both tables at once: other traces may have to be converted to be asked."""
+    """All that there is. All tables at once: other traces may have to be converted to be asked."""
     bare = trace.sql(_KINDS)
     mapped: list[pa.Table] = []
     measured: list[pa.Table] = []
+    remarks = _Remarks([])
     for path in trace.beside.captures:
         with trace.beside_it(path) as other:
-            mapped += [_in_order(trace, other), _lent(trace, other, bare)]
+            said = remarks.of(str(path))
+            mapped += [_in_order(trace, other, said), _lent(trace, other, bare, said)]
             measured.append(other.sql("FROM range_work()"))
+            if not any(map(len, (*mapped[-2:], measured[-1]))):
+                said.add(_TOLD_NOTHING)
     mapped.append(_in_order(trace, trace))
     if len(bare):
         mapped.append(_lent(trace, trace, bare))
     if trace.beside.model is not None:
-        mapped.append(_of_model(trace))
-    return Lent(_first_of_each(mapped), _measured(measured))
+        mapped.append(_of_model(trace, remarks.of("model")))
+    elif trace.beside.tensor_parallel is not None:
+        remarks.of("tensor parallel").add("it divides the sizes of a model, and no --model was given: not used")
+    return Lent(_first_of_each(_surest(trace, mapped)), _measured(measured), remarks.table())
+
+
+@dataclass(frozen=True, slots=True)
+class _Remarks:
+    """Rows of lending_remarks; those that are added are of `source`."""
+
+    rows: list[dict[str, Any]]
+    source: str = ""
+
+    def of(self, source: str) -> _Remarks:
+        return _Remarks(self.rows, source)
+
+    def add(self, remark: str, steps: int | None = None) -> None:
+        self.rows.append({"source": self.source, "remark": remark, "steps": steps})
+
+    def table(self) -> pa.Table:
+        return pa.Table.from_pylist(self.rows, schema=REMARKS)
+
+
+def _surest(trace: Trace, tables: list[pa.Table]) -> list[pa.Table]:
+    """In the order in which they are believed. What a model with windows says of attention goes before what an op told
+    that knows of none.
+    """
+    if trace.beside.model is None or not any(trace.beside.model.windows):
+        return tables
+    *lent, of_model = tables
+    unsure = [pc.match_substring(table["notes"], _UNSURE) for table in lent]
+    sure = [table.filter(pc.invert(found)) for table, found in zip(lent, unsure, strict=True)]
+    return [*sure, of_model, *(table.filter(found) for table, found in zip(lent, unsure, strict=True))]
 
 
 def _first_of_each(tables: list[pa.Table]) -> pa.Table:
@@ -87,15 +131,19 @@ def _measured(tables: list[pa.Table]) -> pa.Table:
 # ---- the same kernel -------------------------------------------------------------------------------------------------
 
 
-def _lent(trace: Trace, lender: Trace, bare: pa.Table) -> pa.Table:
+def _lent(trace: Trace, lender: Trace, bare: pa.Table, remarks: _Remarks | None = None) -> pa.Table:
     """What kernels of the lender tell of those of the trace without evidence that have their name and geometry. bare:
     the first of each kind.
     """
     rows = lender.sql("FROM lending_kernels()")
-    taken = borrowed(bare, lendable(rows.select([*KERNEL_KEY, "work", "by_load", "tokens"])))
+    taken = borrowed(bare, lendable(rows.select([*KERNEL_KEY, "work", "by_load", "tokens", "dur"])))
+    timely = taken["timely"]
+    if remarks is not None and (other := len(taken) - pc.sum(timely).as_py() if len(taken) else 0):
+        remarks.add(f"{counted(other, 'kind')} of kernels took another time there: not lent")
+    taken = taken.filter(timely).drop_columns(["timely"])
     if not len(taken):
         return MAPPED.empty_table()
-    figures = rows.select(["work", *_FIGURES])
+    figures = rows.filter(pc.is_valid(rows["work"])).select(["work", *_FIGURES])
     _, first = np.unique(figures["work"].to_numpy(), return_index=True)
     found = taken.join(figures.take(pa.array(first)), keys="work", join_type="inner")
     notes = pc.if_else(found["sized"], found["notes"], pc.binary_join_element_wise(found["notes"], _UNSIZED, ", "))
@@ -108,14 +156,18 @@ def _lent(trace: Trace, lender: Trace, bare: pa.Table) -> pa.Table:
 # ---- a captured graph ------------------------------------------------------------------------------------------------
 
 
-def _in_order(trace: Trace, lender: Trace) -> pa.Table:
+def _in_order(trace: Trace, lender: Trace, remarks: _Remarks | None = None) -> pa.Table:
     """What the launches of the lender's captures tell, place by place, of replays in the trace."""
     calls = lender.sql("FROM captured_calls()")
     replayed = trace.sql("FROM replayed_rows() ORDER BY id")
     if not len(calls) or not len(replayed):
         return MAPPED.empty_table()
     asked, numbered = _numbered(calls)
-    matches = match_replay(_sized(captured_sequences(numbered), asked), replayed).matches
+    matched = match_replay(_sized(captured_sequences(numbered), asked), replayed)
+    matches = matched.matches
+    if remarks is not None:
+        for reason, replays in Counter(matched.refused["reason"].to_pylist()).items():
+            remarks.add(f"{counted(replays, 'replay')} of graphs not told: {reason}")
     rows = replayed.take(pa.array(np.searchsorted(replayed["id"].to_numpy(), matches["id"].to_numpy())))
     kept = pa.array(_doers(matches, rows))
     found = _figured(trace, asked, matches.filter(kept)["work"], rows.filter(kept))
@@ -215,7 +267,9 @@ def _rows_of_product(call: Mapping[str, Any]) -> int | None:
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 
-def _of_model(trace: Trace) -> pa.Table:
+def _of_model(trace: Trace, remarks: _Remarks) -> pa.Table:
+    from tracekit.config_check import doubt
+    from tracekit.config_layers import Layers
     from tracekit.config_work import config_work
 
     assert trace.beside.model is not None
@@ -223,8 +277,25 @@ def _of_model(trace: Trace) -> pa.Table:
     assumed = devices is None
     if devices is None:
         devices = max((source.world_size or 1 for source in trace.footer.sources), default=1)
-    found = config_work(trace.sql("FROM config_rows()"), trace.beside.model, devices)
+    rows = trace.sql("FROM config_rows()")
+    told = (tuple(row.values()) for row in trace.sql("SELECT name, shapes FROM telling_ops()").to_pylist())
+    if why := doubt(Layers(trace.beside.model, devices), told, _products(rows)):
+        remarks.add(f"{why}: not used")
+        return MAPPED.empty_table()
+    worked = config_work(rows, trace.beside.model, devices)
+    found = worked.work
+    for why, steps in worked.unused.items():
+        remarks.add(f"{why}: not used", steps)
+    if not len(found) and not worked.unused:
+        remarks.add("no step has kernels whose ops leave their work open: not used")
     if not assumed or devices == 1:
         return found
     notes = pc.binary_join_element_wise(found["notes"], f"tensor parallel over {devices} assumed", ", ")
     return found.set_column(found.column_names.index("notes"), "notes", pc.utf8_ltrim(notes, ", "))
+
+
+def _products(rows: pa.Table) -> list[tuple[str, str]]:
+    """Name and subcategory of the kernels of products."""
+    products = rows.filter(pc.is_in(rows["category"], pa.array(["gemm", "moe"])))
+    kinds = products.group_by(["name", "subcategory"]).aggregate([]).to_pylist()
+    return [(row["name"], row["subcategory"]) for row in kinds]

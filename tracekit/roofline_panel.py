@@ -6,16 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracekit.analysis import Row, duration
-from tracekit.kernel_names import name_forms
+from tracekit.analysis import Row, Scalar, duration
 from tracekit.plots import plain, si
+from tracekit.roofline_names import mark_of_roof, titles
 from tracekit.wording import counted
 
 ABOVE = "above roof"
-_NAME = 34  # characters of a name in a label
+_NAME = 40  # characters of a name in a label
 _DEVICE = 60
 _PROBLEM = 110
 _NO_EVIDENCE = (None, "F")
+_FOUND = 0.05  # of the busy time, as the analysis has it
+_USUAL = ("bf16", "fp16", "fp32", "fp64")
 _ROOM = 3.0  # between the outermost marker and the edge, as a factor
 _LEAST_DECADES = 3.0
 # From and to what a figure is one: from a broken shape it must not press all others into a corner.
@@ -63,19 +65,24 @@ class Panel:
     span_strip: tuple[float, float]
 
 
-def panel_of(rows: Sequence[Row], device: Row) -> Panel:
-    """rows: of the table of roofline, this device's; device: its row of the summary."""
+def panel_of(rows: Sequence[Row], device: Row, found: float = _FOUND) -> Panel:
+    """rows: of the table of roofline, this device's; device: its row of the summary; found: share of the busy time from
+    which on what is above a roof is a finding.
+    """
     busy = device["busy_ns"]
+    is_found = device["above_roof_ns"] > 0 and device["above_roof_ns"] >= found * busy
     ranked = sorted(rows, key=lambda row: (-row["exclusive_ns"], row["example_id"]))
     placed = [row for row in ranked if _place(row) == "plot"]
-    strip = tuple(_point(row, busy, row["achieved_bandwidth"], 0.0) for row in ranked if _place(row) == "strip")
-    points = tuple(_point(row, busy, row["intensity"], row["achieved_flops"]) for row in placed)
+    beside = [row for row in ranked if _place(row) == "strip"]
+    names = iter(titles([*placed, *beside]))
+    points = tuple(_point(row, next(names), device, is_found) for row in placed)
+    strip = tuple(_point(row, next(names), device, is_found) for row in beside)
     bandwidth = _bandwidth(device)
     roofs = _roofs(placed, device)
     lines = (bandwidth.datasheet,) if bandwidth else ()
     return Panel(
         title=_title(device),
-        caption=_caption(ranked, device),
+        caption=_caption(ranked, device, is_found),
         points=points,
         strip=strip,
         bandwidth=bandwidth,
@@ -111,26 +118,27 @@ def _is_within(value: float | None, limits: tuple[float, float]) -> bool:
     return value is not None and limits[0] <= value <= limits[1]
 
 
-def _point(row: Row, busy: int, x: float, y: float) -> Point:
+def _point(row: Row, name: str, device: Row, is_found: bool) -> Point:
+    busy = device["busy_ns"]
     share = row["exclusive_ns"] / busy if busy else 0.0
-    return Point(x, y, share, row["category"], _label(row, share), row["problem"] == ABOVE)
+    is_error = is_found and row["problem"] == ABOVE
+    is_plotted = _place(row) == "plot"
+    x = row["intensity"] if is_plotted else row["achieved_bandwidth"]
+    label = _label(row, name, share, is_error)
+    return Point(x, row["achieved_flops"] if is_plotted else 0.0, share, row["category"], label, is_error)
 
 
-def _label(row: Row, share: float) -> str:
-    """Two lines: the kernel's bare name; its op, its share of the time, how near to the achievable roof it is."""
+def _label(row: Row, name: str, share: float, is_error: bool) -> str:
+    """Two lines: what it works on; its share of the time, how near to the achievable roof it is."""
     said = [f"{share:.1%} of time"]
-    if row["op"]:
-        said.insert(0, plain(row["op"].rpartition("::")[2], _NAME - 10))
-    if row["problem"] == ABOVE:
+    if is_error:
         said.append(f"{ABOVE}: error")
-    elif row["roof_fraction"]:
-        said.append(f"{row['roof_fraction']:.0%} of roof")
-    # "Memcpy DtoD (Device -> Device)" is no function with a return type.
-    name = row["kernel"] if row["category"] == "memory" else name_forms(row["kernel"]).function
+    elif row["roof_fraction"] and row["problem"] is None:
+        said.append(f"{mark_of_roof(row)}{row['roof_fraction']:.0%} of roof")
     return f"{plain(name, _NAME)}\n{', '.join(said)}"
 
 
-def _caption(rows: Sequence[Row], device: Row) -> tuple[str, ...]:
+def _caption(rows: Sequence[Row], device: Row, is_found: bool) -> tuple[str, ...]:
     """How much of the busy time is shown, what is not, and why there are no roofs."""
     busy = device["busy_ns"]
     times: dict[str, int] = {}
@@ -144,7 +152,7 @@ def _caption(rows: Sequence[Row], device: Row) -> tuple[str, ...]:
     shares = {place: _share(ns, busy) for place, ns in sorted(times.items()) if place not in ("plot", "strip")}
     hidden = [f"{place} {share}" for place, share in shares.items() if share != "0.0%"]
     lines = [said + (f"; not shown: {', '.join(hidden)}" if hidden else "")]
-    if device["above_roof_ns"]:
+    if is_found:
         lines.append(
             f"{_share(device['above_roof_ns'], busy)} of the time is above a roof, which cannot be: "
             "wrong device, wrong shapes, or caches"
@@ -152,6 +160,11 @@ def _caption(rows: Sequence[Row], device: Row) -> tuple[str, ...]:
     if device["problem"]:
         lines.append(plain(f"missing roofs: {first_sentence(device['problem'])}", _PROBLEM))
     return tuple(lines)
+
+
+def share_of_finding(parameters: Mapping[str, Scalar]) -> float:
+    """From which share of the busy time on the analysis has a finding."""
+    return float(parameters.get("share") or _FOUND)
 
 
 def first_sentence(text: str) -> str:
@@ -173,12 +186,16 @@ def _bandwidth(device: Row) -> Roof | None:
 
 
 def _roofs(rows: Sequence[Row], device: Row) -> tuple[Roof, ...]:
-    """One for each kind of arithmetic that the groups use, highest first; those of the same height are one."""
+    """One for each kind of arithmetic that the groups use, highest first; those of the same height are one. Without any
+    group those that are asked for most.
+    """
     time: dict[str, int] = {}
     for row in rows:
         if row["math"]:
             time[row["math"]] = time.get(row["math"], 0) + row["exclusive_ns"]
     peaks: Mapping[str, float] = device["peaks"] or {}
+    if not rows:  # then the roofs are all there is to show
+        time = dict.fromkeys(_USUAL, 0)
     merged: dict[tuple[float, float | None], list[str]] = {}
     for name in sorted(time, key=lambda one: (-time[one], one)):
         if _is_within(peaks.get(name), _RATES):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from tracekit.analysis import Result
 from tracekit.errors import UsageError
-from tracekit.plots import DPI, ERROR, Box, Wanted, defaults, new_figure, place_labels, plain, si, style_of
-from tracekit.roofline_panel import Panel, Point, Roof, panel_of, words_of
+from tracekit.plot_labels import Box, Label, Segment, draw_labels, extent, pixel
+from tracekit.plots import DPI, ERROR, defaults, new_figure, plain, si, style_of
+from tracekit.roofline_panel import Panel, Point, Roof, panel_of, share_of_finding, words_of
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
 
 # Inches. The room to the right holds the names of the roofs, and beyond these the legend.
 _WIDTH, _HEIGHT = 12.5, 8.0
@@ -30,13 +30,13 @@ _LEGEND = 1.55
 _MOST_PANELS = 8
 _SMALL = 8.0  # points, of most of the text
 _LABELLED_STRIP = 3
-_LEAST_NAMED = 0.002  # of the busy time
-_SPARE = 1.05  # of the width of a label, for viewers that hint text
+_LEAST_NAMED = 0.003  # of the busy time
+_LARGE = 0.05  # of the busy time: such a group is named even where only a roof's line is free
 _AREA = 2_500.0  # square points of a group that takes all of the time
 _LEAST_AREA = 14.0
 _MOST_STRIP_AREA = 130.0
 _LANES = (0.5, 0.72, 0.28, 0.9, 0.1)
-_Label = tuple[str, float, float, float]  # text; place of what it names, in units of the axes; its radius in pixels
+_NOTHING = "No kernel group has FLOPs and bytes: nothing to compare with these roofs."
 _DATASHEET, _ACHIEVABLE, _RIDGE = "#222222", "#777777", "#BBBBBB"
 _KINDS = ((True, _DATASHEET, "-"), (False, _ACHIEVABLE, "--"))  # of a limit: is it the datasheet's, and how it is drawn
 
@@ -44,17 +44,16 @@ _KINDS = ((True, _DATASHEET, "-"), (False, _ACHIEVABLE, "--"))  # of a limit: is
 def roofline_figure(result: Result, *, rank: int | None = None, device: int | None = None, labels: int = 10) -> Figure:
     """The plot of a result of `roofline`, a panel for each device, or for those of one rank or device number.
 
-    labels: groups that are named, those that take most time. Raises UsageError if there is no such device, or more than
-    fit one figure.
+    labels: groups that are named, those that take most time. Raises UsageError if no device did any work, if there is
+    no such device, or if there are more than fit one figure.
     """
     panels = _panels(result, rank, device)
     with defaults():
-        figure = new_figure(_WIDTH, _HEIGHT * max(1, len(panels)))
-        if not panels:
-            reason = plain(result.coverage.reason or "nothing was recorded", 140)
-            figure.text(0.5, 0.5, f"No roofline: {reason}", ha="center", va="center", parse_math=False, wrap=True)
-        for at, panel in enumerate(panels):
-            _draw(figure, panel, _HEIGHT * (len(panels) - 1 - at), labels)
+        top = sum(map(_height_of, panels))
+        figure = new_figure(_WIDTH, top)
+        for panel in panels:
+            _draw(figure, panel, top, labels)
+            top -= _height_of(panel)
     return figure
 
 
@@ -64,14 +63,17 @@ def _panels(result: Result, rank: int | None, device: int | None) -> list[Panel]
         for row in result.summary
         if (rank is None or row["rank"] == rank) and (device is None or row["device"] == device)
     ]
-    if result.summary and not chosen:
+    if not result.summary:
+        raise UsageError(f"nothing to plot: {result.coverage.reason or 'no device did any work'}")
+    if not chosen:
         known = ", ".join(f"rank {row['rank']} device {row['device']}" for row in result.summary)
         raise UsageError(f"no such device to plot; there are: {known}")
     if len(chosen) > _MOST_PANELS:
         raise UsageError(f"{len(chosen)} devices are too many for one plot: choose a rank (--rank 0)")
     rows = result.table.to_pylist()
+    found = share_of_finding(result.parameters)
     return [
-        panel_of([row for row in rows if (row["rank"], row["device"]) == (one["rank"], one["device"])], one)
+        panel_of([row for row in rows if (row["rank"], row["device"]) == (one["rank"], one["device"])], one, found)
         for one in chosen
     ]
 
@@ -79,25 +81,42 @@ def _panels(result: Result, rank: int | None, device: int | None) -> list[Panel]
 # ---- a panel ---------------------------------------------------------------------------------------------------------
 
 
-def _draw(figure: Figure, panel: Panel, base: float, labels: int) -> None:
-    """base: inches below the panel."""
+def _has_axes(panel: Panel) -> bool:
+    """Axes without a marker or a line would show nothing that is true."""
+    return bool(panel.points or (panel.bandwidth and panel.roofs))
+
+
+def _height_of(panel: Panel) -> float:
+    """Inches."""
+    if _has_axes(panel):
+        return _HEIGHT
+    return _TOP + _LINE * (len(panel.caption) + 1) + _BOTTOM + (_STRIP if panel.strip else 0.0)
+
+
+def _draw(figure: Figure, panel: Panel, top: float, labels: int) -> None:
+    """top: inches from the lower edge of the figure."""
     whole = figure.get_figheight()
-    top = base + _HEIGHT
+    bottom = top - _height_of(panel) + _BOTTOM
     said = [(0.28, panel.title, 12.0, "bold", "black")]
-    said += [(_TOP + _LINE * at, line, 8.5, "normal", "#444444") for at, line in enumerate(panel.caption)]
+    caption = panel.caption if _has_axes(panel) else (*panel.caption, f"{_NOTHING.partition(':')[0]}.")
+    said += [(_TOP + _LINE * at, line, 8.5, "normal", "#444444") for at, line in enumerate(caption)]
     for down, line, size, weight, colour in said:
         text = figure.text(_LEFT / _WIDTH, (top - down) / whole, line, fontsize=size, fontweight=weight, color=colour)
         text.set_parse_math(False)
         text.set_verticalalignment("center")
-    below = _STRIP + _BETWEEN if panel.strip else 0.0
-    above = _TOP + _LINE * len(panel.caption)
     width = _WIDTH - _LEFT - _RIGHT
-    bottom = base + _BOTTOM
-    main = _axes(figure, (_LEFT, bottom + below, width, _HEIGHT - _BOTTOM - above - below), panel.span_x)
-    _draw_main(main, panel, labels)
     if panel.strip:
-        _draw_strip(_axes(figure, (_LEFT, bottom, width, _STRIP), panel.span_strip), panel)
-    _legend(main, panel)
+        strip = _axes(figure, (_LEFT, bottom, width, _STRIP), panel.span_strip)
+        _draw_strip(strip, panel)
+        if not _has_axes(panel):
+            _legend(strip, panel)
+    if _has_axes(panel):
+        above = _TOP + _LINE * len(caption)
+        below = _STRIP + _BETWEEN if panel.strip else 0.0
+        height = _HEIGHT - _BOTTOM - above - below
+        main = _axes(figure, (_LEFT, bottom + below, width, height), panel.span_x)
+        _draw_main(main, panel, labels)
+        _legend(main, panel)
 
 
 def _axes(figure: Figure, inches: tuple[float, float, float, float], span: tuple[float, float]) -> Axes:
@@ -121,15 +140,16 @@ def _draw_main(axes: Axes, panel: Panel, labels: int) -> None:
     _say_ticks(axes, "y", "FLOP/s")
     _draw_roofs(axes, panel)
     _scatter(axes, panel.points, [point.y for point in panel.points], [_area(point) for point in panel.points])
-    wanted = [*_names_of_lines(panel)]
-    wanted += [(point.label, point.x, point.y, _radius(_area(point))) for point in _named(panel.points, labels)]
+    wanted = [
+        Label(point.label, point.x, point.y, _radius(_area(point)), point.share >= _LARGE)
+        for point in _named(panel.points, labels)
+    ]
+    wanted += _names_of_lines(panel)
     if not panel.points:
-        axes.text(
-            0.5, 0.5, "no kernel group with FLOPs and bytes", transform=axes.transAxes, ha="center", color="#777777"
-        )
-    lines = [box for one in _lines(panel) for box in _along(axes, one, panel.span_x)]
+        axes.text(0.98, 0.03, _NOTHING, transform=axes.transAxes, ha="right", color="#555555", fontsize=_SMALL + 1)
+    lines = [_in_pixels(axes, line) for datasheet in (True, False) for line in _roof_lines(panel, datasheet)]
     markers = [_around(axes, point.x, point.y, _area(point)) for point in panel.points]
-    _draw_labels(axes, wanted, markers, lines)
+    draw_labels(axes, wanted, markers, lines, _SMALL - 0.5)
 
 
 def _say_ticks(axes: Axes, which: str, unit: str) -> None:
@@ -163,7 +183,7 @@ def _ridges(panel: Panel) -> Iterator[tuple[Roof, float]]:
             yield roof, roof.datasheet / panel.bandwidth.datasheet
 
 
-def _names_of_lines(panel: Panel) -> Iterator[_Label]:
+def _names_of_lines(panel: Panel) -> Iterator[Label]:
     """Labels of the sloped line and of the ridges."""
     if panel.bandwidth is None:
         return
@@ -172,19 +192,9 @@ def _names_of_lines(panel: Panel) -> Iterator[_Label]:
     low = max(panel.span_y[0], slope * panel.span_x[0])
     high = min([slope * panel.span_x[1], panel.span_y[1], *(roof.datasheet for roof in panel.roofs)])
     at = math.exp(0.35 * math.log(low) + 0.65 * math.log(high)) if low < high else high
-    yield words_of(panel.bandwidth, "B/s"), at / slope, at, 0.0
+    yield Label(words_of(panel.bandwidth, "B/s"), at / slope, at, 0.0)
     for roof, ridge in _ridges(panel):
-        yield f"ridge {ridge:.3g} FLOP/B", ridge, roof.datasheet, 6.0
-
-
-def _lines(panel: Panel) -> Iterator[tuple[float, float]]:
-    """Each roof, datasheet and achievable, as its slope and its height, so that labels can keep off it."""
-    for datasheet in (True, False):
-        slope = _height(panel.bandwidth, datasheet) or math.inf
-        heights = [height for roof in panel.roofs if (height := _height(roof, datasheet))]
-        yield from ((slope, height) for height in heights)
-        if slope < math.inf and not heights:
-            yield slope, math.inf
+        yield Label(f"ridge {ridge:.3g} FLOP/B", ridge, roof.datasheet, 6.0, anywhere=False)
 
 
 def _roof_lines(panel: Panel, datasheet: bool) -> Iterator[tuple[list[float], list[float]]]:
@@ -211,19 +221,16 @@ def _name_roofs(axes: Axes, panel: Panel) -> None:
     for roof in panel.roofs:
         text = axes.text(1.01, 0.0, words_of(roof, "FLOP/s"), transform=axes.transAxes, fontsize=_SMALL, va="center")
         text.set_gid("label")
-        height = _extent(text).top - _extent(text).bottom
-        middle = min(_pixel(axes, panel.span_x[1], roof.datasheet)[1], lowest - height / 2)
+        height = extent(text).top - extent(text).bottom
+        middle = min(pixel(axes, panel.span_x[1], roof.datasheet)[1], lowest - height / 2)
         lowest = middle - height / 2 - 2
         text.set_position((1.01, axes.transAxes.inverted().transform((0, middle))[1]))
 
 
-def _along(axes: Axes, line: tuple[float, float], span: tuple[float, float]) -> Iterator[Box]:
-    """Small boxes on a roof."""
-    slope, height = line
-    for at in range(101):
-        x = math.exp(math.log(span[0]) + (math.log(span[1]) - math.log(span[0])) * at / 100)
-        across, up = _pixel(axes, x, min(slope * x, height))
-        yield Box(across - 2, up - 2, across + 2, up + 2)
+def _in_pixels(axes: Axes, line: tuple[list[float], list[float]]) -> Segment:
+    """A line that is straight on logarithmic axes."""
+    (start, end), (low, high) = line
+    return (*pixel(axes, start, low), *pixel(axes, end, high))
 
 
 # ---- markers ---------------------------------------------------------------------------------------------------------
@@ -236,6 +243,13 @@ def _area(point: Point) -> float:
 def _radius(area: float) -> float:
     """Pixels, of a marker of so many square points."""
     return math.sqrt(area) / 2 * DPI / 72
+
+
+def _around(axes: Axes, x: float, y: float, area: float) -> Box:
+    """The room of a marker."""
+    across, up = pixel(axes, x, y)
+    radius = _radius(area)
+    return Box(across - radius, up - radius, across + radius, up + radius)
 
 
 def _scatter(axes: Axes, points: Sequence[Point], heights: Sequence[float], areas: Sequence[float]) -> None:
@@ -264,21 +278,22 @@ def _draw_strip(axes: Axes, panel: Panel) -> None:
     axes.grid(which="major", axis="x", color="#EEEEEE", linewidth=0.8)
     axes.set_xlabel("achieved bandwidth of groups without FLOPs", fontsize=_SMALL + 1)
     _say_ticks(axes, "x", "B/s")
-    lines: list[Box] = []
+    lines: list[Segment] = []
     for datasheet, colour, dashes in _KINDS:
         if (limit := _height(panel.bandwidth, datasheet)) is not None:
             axes.axvline(limit, color=colour, linestyle=dashes, linewidth=1.3, zorder=2)
-            across = _pixel(axes, limit, 0)[0]
-            lines.append(Box(across - 2, axes.bbox.y0, across + 2, axes.bbox.y1))
+            across = pixel(axes, limit, 0)[0]
+            lines.append((across, axes.bbox.y0, across, axes.bbox.y1))
     areas = [min(_MOST_STRIP_AREA, _area(point)) for point in panel.strip]
     heights = _lanes(axes, panel.strip, areas)
     _scatter(axes, panel.strip, heights, areas)
     where = list(zip(panel.strip, heights, areas, strict=True))
     wanted = [
-        (point.label, point.x, height, _radius(area))
+        Label(point.label, point.x, height, _radius(area), point.share >= _LARGE)
         for point, height, area in where[: len(_named(panel.strip, _LABELLED_STRIP))]
     ]
-    _draw_labels(axes, wanted, [_around(axes, point.x, height, area) for point, height, area in where], lines)
+    markers = [_around(axes, point.x, height, area) for point, height, area in where]
+    draw_labels(axes, wanted, markers, lines, _SMALL - 0.5)
 
 
 def _lanes(axes: Axes, points: Sequence[Point], areas: Sequence[float]) -> list[float]:
@@ -293,76 +308,12 @@ def _lanes(axes: Axes, points: Sequence[Point], areas: Sequence[float]) -> list[
     return heights
 
 
-# ---- labels ----------------------------------------------------------------------------------------------------------
-
-
-def _draw_labels(
-    axes: Axes,
-    wanted: Sequence[_Label],
-    markers: Sequence[Box],
-    avoided: Sequence[Box],
-) -> None:
-    """Each where there is room, with a line to what it names; none where there is no room."""
-    texts = [
-        axes.text(0, 0, text, transform=axes.transAxes, fontsize=_SMALL - 0.5, linespacing=1.1, parse_math=False)
-        for text, _, _, _ in wanted
-    ]
-    asked = []
-    for text, (_, x, y, radius) in zip(texts, wanted, strict=True):
-        size = _extent(text)
-        asked.append(Wanted((size.right - size.left) * _SPARE, size.top - size.bottom, *_pixel(axes, x, y), radius))
-    inside = axes.bbox
-    area = Box(inside.x0 + 3, inside.y0 + 3, inside.x1 - 3, inside.y1 - 3)
-    for text, one, box in zip(texts, asked, place_labels(asked, area, markers, avoided), strict=True):
-        if box is None:
-            text.remove()
-            continue
-        text.set_gid("label")
-        text.set_verticalalignment("bottom")
-        text.set_position(_share_of(axes, box.left, box.bottom))
-        _draw_leader(axes, one, box)
-
-
-def _draw_leader(axes: Axes, label: Wanted, box: Box) -> None:
-    """From the edge of the marker to the label, unless they touch."""
-    x, y = box.nearest(label.x, label.y)
-    length = math.hypot(x - label.x, y - label.y)
-    if length <= label.radius + 6:
-        return
-    start = label.x + (x - label.x) * label.radius / length, label.y + (y - label.y) * label.radius / length
-    ends = _share_of(axes, *start), _share_of(axes, x, y)
-    axes.plot(*zip(*ends, strict=True), transform=axes.transAxes, color="#888888", linewidth=0.6, zorder=3)
-
-
-def _pixel(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    across, up = axes.transData.transform((x, y))
-    return float(across), float(up)
-
-
-def _share_of(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """Pixels as shares of the axes, which hold at any resolution."""
-    across, up = axes.transAxes.inverted().transform((x, y))
-    return float(across), float(up)
+# ---- labels, legend --------------------------------------------------------------------------------------------------
 
 
 def _named(points: Sequence[Point], most: int) -> Sequence[Point]:
     """The first ones that are worth a label."""
     return [point for point in points[: max(0, most)] if point.share >= _LEAST_NAMED]
-
-
-def _around(axes: Axes, x: float, y: float, area: float) -> Box:
-    """The room of a marker."""
-    across, up = _pixel(axes, x, y)
-    radius = _radius(area)
-    return Box(across - radius, up - radius, across + radius, up + radius)
-
-
-def _extent(text: Text) -> Box:
-    found = text.get_window_extent()
-    return Box(found.x0, found.y0, found.x1, found.y1)
-
-
-# ---- legend ----------------------------------------------------------------------------------------------------------
 
 
 def _legend(axes: Axes, panel: Panel) -> None:

@@ -31,146 +31,6 @@ CREATE TABLE device_peaks (
     problem VARCHAR NOT NULL
 );
 
--- A number that can be a count or a size, as recorded; NULL if it is none, or not above zero. Exact enough, and no product
--- of such numbers is too large.
--- parameter value VARCHAR: as recorded.
-CREATE MACRO plausible(value) AS CASE WHEN TRY_CAST(value AS DOUBLE) BETWEEN 1 AND 1e18 THEN TRY_CAST(value AS DOUBLE) END;
-
--- What a device's multiprocessors hold at once, where the trace says.
--- column rank INTEGER: rank.
--- column device BIGINT: device.
--- column sms DOUBLE: multiprocessors.
--- column threads DOUBLE: threads of one.
--- column registers DOUBLE: registers of one.
--- column shared_memory DOUBLE: bytes of shared memory of one.
-CREATE MACRO device_limits() AS TABLE
-SELECT
-    rank,
-    device,
-    plausible(properties ->> '$.numSms') AS sms,
-    plausible(properties ->> '$.maxThreadsPerMultiprocessor') AS threads,
-    plausible(properties ->> '$.regsPerMultiprocessor') AS registers,
-    coalesce(
-        plausible(properties ->> '$.sharedMemPerMultiprocessor'),
-        plausible(properties ->> '$.maxSharedMemoryPerMultiProcessor')
-    ) AS shared_memory
-FROM devices;
-
--- Blocks of a kernel by how many run on the device at once: below 1, a part of the device has nothing to do. As far as
--- threads, registers and shared memory limit them; blocks by multiprocessors where the trace does not say; else NULL.
--- parameter k STRUCT: a kernel.
--- parameter d STRUCT: a row of device_limits.
-CREATE MACRO kernel_waves(k, d) AS
-    plausible(k.grid_x) * plausible(k.grid_y) * plausible(k.grid_z) / d.sms / greatest(
-        1,
-        coalesce(
-            least(
-                floor(d.threads / (plausible(k.block_x) * plausible(k.block_y) * plausible(k.block_z))),
-                floor(
-                    d.registers
-                    / (plausible(k.registers) * plausible(k.block_x) * plausible(k.block_y) * plausible(k.block_z))
-                ),
-                floor(d.shared_memory / plausible(k.shared_memory))
-            ),
-            1
-        )
-    );
-
--- All device rows with the end of the work before them, on their device and on their stream, and the row that this is.
--- column id BIGINT: the row.
--- column rank INTEGER: rank.
--- column device BIGINT: device.
--- column stream BIGINT: stream.
--- column step INTEGER: serving step, NULL outside steps.
--- column ts BIGINT: start.
--- column dur BIGINT: length.
--- column finished BOOLEAN: its end was recorded.
--- column stream_until BIGINT: end of all earlier work of its stream, NULL for its first row.
--- column busy_until BIGINT: end of all earlier work of the device, NULL for its first row.
--- column holder_id BIGINT: the earlier row of the device that ends last, NULL for the first row.
--- column holder_stream BIGINT: its stream.
-CREATE MACRO placed_rows() AS TABLE
-SELECT
-    * EXCLUDE (holder),
-    holder.id AS holder_id,
-    holder.stream AS holder_stream
-FROM (
-    SELECT
-        *,
-        last_value(
-            CASE WHEN busy_until IS NULL OR ts + dur > busy_until THEN {id: id, stream: stream} END IGNORE NULLS
-        ) OVER earlier AS holder
-    FROM (
-        SELECT
-            id,
-            rank,
-            device,
-            stream,
-            step,
-            ts,
-            dur,
-            dur > 0 OR NOT coalesce(contains(args, '"finished": false'), false) AS finished,
-            max(ts + dur) OVER (
-                PARTITION BY rank, device, stream
-                ORDER BY ts, dur DESC, id
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS stream_until,
-            max(ts + dur) OVER (
-                PARTITION BY rank, device
-                ORDER BY ts, dur DESC, id
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) AS busy_until
-        FROM device_activity
-    )
-    WINDOW earlier AS (
-        PARTITION BY rank, device
-        ORDER BY ts, dur DESC, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    )
-);
-
--- Device rows in the scope with the time that is theirs on their stream. A kernel that is launched before the one before
--- it has ended (programmatic dependent launch) waits for it: that is not its work's time.
--- column id BIGINT: the row.
--- column stream BIGINT: stream.
--- column dur BIGINT: length within the scope.
--- column alone_ns BIGINT: the part of it after all earlier work of its stream.
--- column beside_ns BIGINT: of alone_ns, the part beside work of other streams; at most, where several ran beside it.
--- column kept DOUBLE: share of the row that lies in the scope; 0 if its end was not recorded.
-CREATE MACRO stream_segments() AS TABLE
-WITH placed AS MATERIALIZED (
-    FROM placed_rows()
-),
-joined AS (
-    SELECT
-        holder_id AS id,
-        sum(scope_clip(least(ts + dur, busy_until)) - scope_clip(ts))::BIGINT AS ns
-    FROM placed
-    WHERE ts < busy_until
-        AND holder_stream IS DISTINCT FROM stream
-    GROUP BY holder_id
-),
-timed AS (
-    SELECT
-        p.*,
-        scope_clip(p.ts + p.dur) - scope_clip(p.ts) AS clipped,
-        greatest(0, scope_clip(p.ts + p.dur) - scope_clip(greatest(p.ts, coalesce(p.stream_until, p.ts)))) AS alone,
-        greatest(0, scope_clip(p.ts + p.dur) - scope_clip(greatest(p.ts, coalesce(p.busy_until, p.ts)))) AS exclusive,
-        coalesce(j.ns, 0) AS joined_ns
-    FROM placed AS p
-    LEFT JOIN joined AS j ON j.id = p.id
-    WHERE in_scope(p.rank, p.device, p.step)
-        AND in_window(p.ts, p.dur)
-)
-SELECT
-    id,
-    stream,
-    clipped AS dur,
-    alone AS alone_ns,
-    least(alone, alone - exclusive + joined_ns) AS beside_ns,
-    CASE WHEN finished THEN coalesce(clipped / nullif(dur, 0), 1) ELSE 0 END AS kept
-FROM timed;
-
 -- The work of device rows by the best evidence there is for each, at most one row each.
 -- column id BIGINT: the row.
 -- column call_id BIGINT: the op that it runs for, NULL if that is not where its work is from.
@@ -196,12 +56,14 @@ SELECT
     CASE WHEN kernels = 1 THEN 'B' ELSE 'C' END AS evidence,
     CASE WHEN kernels = 1 THEN 'op shapes' ELSE 'op shapes, several kernels' END AS how
 FROM call_work
+-- Of an op that knows of no window, what the model's layers say goes first.
+WHERE NOT (contains(notes, 'window not recorded') AND id IN (SELECT id FROM mapped_work))
 UNION ALL BY NAME
 SELECT
     *,
     'D' AS evidence
 FROM mapped_work
-WHERE id NOT IN (SELECT id FROM call_work)
+WHERE id NOT IN (SELECT id FROM call_work WHERE NOT contains(notes, 'window not recorded'))
 UNION ALL BY NAME
 SELECT
     id,
@@ -263,6 +125,8 @@ WHERE ncu_kernel IS NOT NULL;
 -- column op VARCHAR: the op that it runs for.
 -- column shapes VARCHAR: dimensions of its inputs.
 -- column dtypes VARCHAR: their types.
+-- column launch VARCHAR: how it was started: graph (a replay), op (a call in an op), call (outside all), none (not
+-- recorded: before the recording began, or lost).
 -- column category VARCHAR: category.
 -- column subcategory VARCHAR: subcategory.
 -- column dur BIGINT: length within the scope.
@@ -273,7 +137,7 @@ WHERE ncu_kernel IS NOT NULL;
 -- column flops DOUBLE: operations: where it is an interval, those expected.
 -- column flops_low DOUBLE: at least.
 -- column flops_high DOUBLE: at most.
--- column bytes DOUBLE: bytes of memory, as exact.
+-- column bytes DOUBLE: bytes of memory, as flops.
 -- column bytes_low DOUBLE: at least.
 -- column bytes_high DOUBLE: at most.
 -- column weight_bytes DOUBLE: those of weights.
@@ -292,6 +156,7 @@ WHERE ncu_kernel IS NOT NULL;
 -- column how VARCHAR: the same in words.
 -- column notes VARCHAR: what was assumed.
 -- column waves DOUBLE: blocks by how many run at once.
+-- column blocks_per_sm DOUBLE: blocks by multiprocessors.
 -- column ncu_class VARCHAR: what ncu's rule says, NULL if it was not measured.
 -- column sm_pct DOUBLE: compute throughput as measured, in per cent of the peak.
 -- column memory_pct DOUBLE: memory throughput as measured.
@@ -309,6 +174,12 @@ WITH known AS (
         coalesce(w.part, o.name) AS op,
         o.shapes,
         o.dtypes,
+        CASE
+            WHEN contains(a.name, 'GraphLaunch') THEN 'graph'
+            WHEN b.op_id IS NOT NULL THEN 'op'
+            WHEN b.launch_id IS NOT NULL THEN 'call'
+            ELSE 'none'
+        END AS launch,
         b.category,
         b.subcategory,
         s.dur,
@@ -323,6 +194,7 @@ WITH known AS (
         m.dram_pct,
         m.tensor_pct,
         kernel_waves(d, l) AS waves,
+        blocks_per_sm(d, l) AS blocks_per_sm,
         d.grid_x IS NOT NULL AS has_geometry,
         coalesce(d.kind = 'memcpy' AND d.copy_kind <> 'DtoD', false) AS leaves_device
     FROM classified_segments() AS b
@@ -330,6 +202,7 @@ WITH known AS (
     JOIN stream_segments() AS s ON s.id = b.id
     LEFT JOIN row_work() AS w ON w.id = b.id
     LEFT JOIN ops AS o ON o.id = coalesce(w.call_id, b.op_id)
+    LEFT JOIN launches AS a ON a.id = b.launch_id
     LEFT JOIN device_limits() AS l
         ON l.rank = b.rank
         AND l.device = b.device
@@ -407,8 +280,17 @@ least_times AS (
         *,
         1e9 * likely_bytes / achievable_bandwidth AS memory_ns,
         1e9 * high_bytes / achievable_bandwidth AS memory_high_ns,
-        CASE WHEN likely_flops = 0 THEN 0 ELSE 1e9 * likely_flops / achievable_peak END AS shape_compute_ns,
-        CASE WHEN high_flops = 0 THEN 0 ELSE 1e9 * high_flops / achievable_peak END AS shape_compute_high_ns,
+        CASE
+            WHEN likely_flops = 0 THEN 0
+            -- Without a peak given for it: every device does more than 2 operations of fp32 in the time of a byte.
+            WHEN achievable_peak IS NULL AND of_math = 'fp32' AND high_flops <= 2 * likely_bytes THEN 0
+            ELSE 1e9 * likely_flops / achievable_peak
+        END AS shape_compute_ns,
+        CASE
+            WHEN high_flops = 0 THEN 0
+            WHEN achievable_peak IS NULL AND of_math = 'fp32' AND high_flops <= 2 * likely_bytes THEN 0
+            ELSE 1e9 * high_flops / achievable_peak
+        END AS shape_compute_high_ns,
         tensor_pct / 100 * alone_ns AS tensor_ns
     FROM peaks
 ),
@@ -429,6 +311,7 @@ SELECT
     op,
     shapes,
     dtypes,
+    launch,
     category,
     subcategory,
     dur,
@@ -464,6 +347,7 @@ SELECT
     how,
     notes,
     waves,
+    blocks_per_sm,
     CASE WHEN evidence = 'A' THEN nullif(ncu_class(sm_pct, memory_pct, waves, 60, 80, 10), 'unknown') END AS ncu_class,
     sm_pct,
     memory_pct,

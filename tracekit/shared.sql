@@ -2,6 +2,10 @@
 -- Here and in analyses/*.sql a header documents what follows it: one `-- column NAME TYPE: meaning` a column, one
 -- `-- parameter NAME TYPE: meaning` a parameter. Times are integer nanoseconds, ts from the trace origin.
 
+-- What was counted as a whole number, NULL if that cannot be.
+-- parameter number DOUBLE: what was counted.
+CREATE MACRO whole_number(number) AS CASE WHEN number BETWEEN 0 AND 9e18 THEN round(number)::BIGINT END;
+
 -- Work on a device: what counts as busy.
 CREATE VIEW device_activity AS
 SELECT * FROM events WHERE kind IN ('kernel', 'memcpy', 'memset', 'graph');
@@ -46,6 +50,37 @@ FROM (
     SELECT DISTINCT rank, device, NULL, NULL FROM device_activity
 )
 GROUP BY ALL;
+
+-- Devices with what the trace says of them, or of the one that they must be. A process that sees one device alone may
+-- describe it as device 0 and record its work as that of device 9, say: where a rank describes exactly one, a device that
+-- it does not describe is taken as that.
+-- column rank INTEGER: rank.
+-- column device BIGINT: index as recorded, NULL of work without one.
+-- column name VARCHAR: as recorded, NULL if the trace does not say.
+-- column properties VARCHAR: JSON object as recorded, NULL or {} if the trace does not say.
+-- column described_by BIGINT: the device that it is taken as, NULL where it is described itself, or nobody knows.
+CREATE MACRO device_descriptions() AS TABLE
+WITH said AS (
+    SELECT
+        *,
+        name IS NOT NULL OR properties <> '{}' AS described
+    FROM devices
+),
+alone AS (
+    FROM said
+    WHERE described
+    QUALIFY count(*) OVER (PARTITION BY rank) = 1
+)
+SELECT
+    s.rank,
+    s.device,
+    coalesce(s.name, a.name) AS name,
+    CASE WHEN a.device IS NULL THEN s.properties ELSE a.properties END AS properties,
+    a.device AS described_by
+FROM said AS s
+LEFT JOIN alone AS a
+    ON a.rank = s.rank
+    AND s.described IS NOT true;
 
 -- Ranks read, one row each.
 -- column rank INTEGER: rank.

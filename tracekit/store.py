@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +19,51 @@ import pyarrow.parquet as pq
 
 from tracekit.analysis import Analysis
 from tracekit.counters import Counters
+from tracekit.definitions import Definitions
 from tracekit.errors import MalformedTraceError, UnknownFormatError, UsageError
 from tracekit.footer import KEY, SCHEMA_VERSION, Footer
 from tracekit.macros import parse_macros
 from tracekit.registry import LoadedAnalysis, PluginWarning
 from tracekit.scope import Scope
 
-# Each may read what those before it define.
+# Each may read what those before it define. The first few are always there, the others when a query needs them.
+_FIRST_FILES = ("scope.sql", "steps.sql", "shared.sql")
 _SHARED_FILES = (
-    *("scope.sql", "steps.sql", "shared.sql", "host.sql", "gaps.sql", "step_time.sql"),
+    *_FIRST_FILES,
+    *("host.sql", "gaps.sql", "step_time.sql"),
     *("counters.sql", "counters_join.sql", "gpu_metrics.sql", "range_counters.sql"),
-    *("borrowed.sql", "roofline.sql", "borrowed_work.sql", "roofline_rows.sql"),
+    *("borrowed.sql", "roofline.sql", "borrowed_work.sql", "roofline_times.sql", "roofline_rows.sql"),
 )
 _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
 LAZY_TABLES = (
     *("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms"),
-    *("op_models", "model_calls", "op_work", "call_work", "mapped_work", "measured_work", "device_peaks"),
+    *("op_models", "model_calls", "op_work", "call_work", "mapped_work", "measured_work", "lending_remarks", "device_peaks"),
 )
+COUNTER_TABLES = ("ncu_launches", "ncu_readings", "ncu_ledger")
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What a trace offers beyond its views: analyses, parameter names of each macro, and for each of LAZY_TABLES what
-    matches a query that reads it.
+    """What a trace offers beyond its first views: analyses, parameter names of each macro, for each of LAZY_TABLES what
+    matches a query that reads it, and what makes views and macros before a query needs them.
     """
 
     analyses: Mapping[str, Analysis]
     parameters: Mapping[str, frozenset[str]]
     readers: Mapping[str, re.Pattern[str]]
+    definitions: Definitions
 
 
 def shared_sql() -> list[str]:
     """The texts that define the documented views and macros, in the order in which they build on each other."""
-    return [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SHARED_FILES]
+    return [_text(name) for name in _SHARED_FILES]
+
+
+@cache
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def read_footer(path: Path) -> Footer:
@@ -105,8 +116,8 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
         _create(connection, "footer_sources", _sources_table(footer))
         _create(connection, "footer_devices", _devices_table(footer))
         _create(connection, "footer_ledger", _ledger_table(footer))
-        for text in shared_sql():
-            connection.execute(text)
+        for name in _FIRST_FILES:
+            connection.execute(_text(name))
     except duckdb.Error as error:
         connection.close()
         raise MalformedTraceError(f"{path}: its columns are not those of schema {SCHEMA_VERSION}: {error}") from error
@@ -114,25 +125,37 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
 
 
 def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedAnalysis]) -> Catalog:
-    """Create every analysis's macros, then lock the settings. A third party's SQL that fails costs its analysis."""
-    texts = shared_sql()
+    """Prepare every analysis's macros, then lock the settings. A third party's are made at once: if its SQL fails, that
+    costs the analysis.
+    """
+    shared = shared_sql()
+    texts = [*shared, *(loaded.sql for loaded in analyses.values() if loaded.built_in)]
+    definitions = Definitions(connection, texts[len(_FIRST_FILES) :])
     kept: dict[str, Analysis] = {}
     for name, loaded in analyses.items():
+        if loaded.built_in:
+            kept[name] = loaded.analysis
+            continue
         try:
+            definitions.make_for(loaded.sql)
             connection.execute(loaded.sql)
         except duckdb.Error as error:
-            if loaded.built_in:
-                raise
             message = f"{name} of {loaded.origin} was left out: its SQL fails: {error}"
             warnings.warn(message, PluginWarning, stacklevel=4)
             continue
         kept[name] = loaded.analysis
         texts.append(loaded.sql)
     connection.execute("SET lock_configuration = true")
+    return Catalog(kept, *_documented(tuple(texts)), definitions)
+
+
+@cache
+def _documented(texts: tuple[str, ...]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, re.Pattern[str]]]:
+    """`parameters` and `readers` of a Catalog."""
     docs = [doc for text in texts for doc in parse_macros(text)]
-    parameters = {doc.name: frozenset(doc.parameters) for doc in docs}
     words = [(doc.name.lower(), set(_WORD.findall(doc.body.lower()))) for doc in docs]
-    return Catalog(kept, parameters, {name: _readers_of(words, name) for name in LAZY_TABLES})
+    parameters = {doc.name: frozenset(doc.parameters) for doc in docs}
+    return parameters, {name: _readers_of(words, name) for name in LAZY_TABLES}
 
 
 def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
@@ -156,8 +179,7 @@ def fill(cursor: duckdb.DuckDBPyConnection, name: str, rows: pa.Table | str) -> 
 
 def put_counters(connection: duckdb.DuckDBPyConnection, counters: Counters) -> None:
     """Fill the tables of counters.sql with what was measured."""
-    tables = {"ncu_launches": counters.launches, "ncu_readings": counters.readings, "ncu_ledger": counters.ledger}
-    for name, rows in tables.items():
+    for name, rows in zip(COUNTER_TABLES, (counters.launches, counters.readings, counters.ledger), strict=True):
         fill(connection.cursor(), name, rows)
 
 

@@ -148,9 +148,10 @@ class Trace:
         self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
         self._finalizer = weakref.finalize(self, _close, self._connection, self._hold.taken())
-        if beside.counters is not None:
-            store.put_counters(self._connection, beside.counters)
         self._catalog = store.define(self._connection, analyses())
+        if beside.counters is not None:
+            self._catalog.definitions.make_for(" ".join(store.COUNTER_TABLES))
+            store.put_counters(self._connection, beside.counters)
 
     def __repr__(self) -> str:
         footer = self.footer
@@ -243,6 +244,7 @@ class Trace:
 
         Tables that are filled when first read (step_table, kernel_classes) are so by `sql` only.
         """
+        self._catalog.definitions.make_all()
         return self._connection.cursor()
 
     def macro(self, name: str, parameters: Mapping[str, Scalar] = MappingProxyType({})) -> pa.Table:
@@ -303,7 +305,10 @@ class Trace:
         return f"\n{name} is a table function, called with parentheses: FROM {name}()"
 
     def _fill_what_is_read(self, query: str) -> None:
-        """Fill each lazy table before the first query that reads it, directly or through macros and views."""
+        """Make the views and macros that a query needs, and fill each lazy table that it is the first to read, directly
+        or through these.
+        """
+        self._catalog.definitions.make_for(query)
         fillers: dict[str, Callable[[], pa.Table | str]] = {
             "step_table": self._steps,
             "kernel_classes": self._classified_names,

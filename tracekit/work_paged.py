@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracekit.attention_counts import Batch, Mask, counts_of_step, counts_within
+from tracekit.attention_counts import Batch, Counts, Mask, Range, counts_of_step, counts_within
 from tracekit.attention_flashinfer import flashinfer_decode, flashinfer_prefill, flashinfer_single
 from tracekit.attention_work import (
     Rows,
@@ -36,8 +36,9 @@ _NOT_RECORDED = ("cache type and window not recorded",)
 def unified_attention(call: OpCall, load: Composition | None) -> Work | None:
     """All requests of a step. query [tokens, heads, width], key, value [tokens, key heads, width], or two dimensions.
 
-    Neither the cache nor a window is among the arguments: every earlier key is counted, in the type of the new keys, or
-    of the queries where these are fp8 (they are only if the cache is). Writing the new keys is another op.
+    Neither the cache nor a window is among the arguments. At least, a query sees its own key alone, as in a window of
+    one; expected is that it sees all earlier ones. Keys are counted in the type of the new ones, or of the queries
+    where these are fp8 (they are only if the cache is). Writing the new keys is another op.
     """
     query, key, value = (call.tensor(at) for at in range(3))
     if query is None or key is None or value is None or load is None:
@@ -48,7 +49,15 @@ def unified_attention(call: OpCall, load: Composition | None) -> Work | None:
     phases = counts_of_step(load, query.shape[0]) if query.shape else None
     if rows is None or phases is None:
         return None
-    return attention_work(phases.together, rows, cached=True, notes=_NOT_RECORDED)
+    return attention_work(_any_window(phases.together), rows, cached=True, notes=_NOT_RECORDED)
+
+
+def _any_window(full: Counts) -> Counts:
+    """The sums where a window may be of any size. full: without one."""
+    pairs, keys = (
+        Range(min(full.queries, one.low), one.expected, one.high) for one in (full.pairs_range, full.keys_range)
+    )
+    return replace(Counts.within(full.queries, pairs, keys), notes=full.notes)
 
 
 def _token_rows(query: Tensor, key: Tensor, value: Tensor, output: Tensor | None) -> Rows | None:
