@@ -41,8 +41,11 @@ class Roofline:
         summary = _summary(trace, rows)
         busy = sum(row["busy_ns"] for row in summary)
         known = sum(ns for row in summary for tier, ns in row["by_evidence"].items() if tier in _KNOWN)
-        reason = "; ".join([*_bare(summary, busy), *_unused(trace)])
-        found = tuple(findings(rows, summary, parameters))
+        remarks = trace.sql("FROM lending_remarks ORDER BY source, remark").to_pylist()
+        reason = "; ".join([*_bare(summary, busy), *_unused(remarks)])
+        formats = {source.format for source in trace.footer.sources}
+        tried = {row["source"] for row in remarks}
+        found = tuple(findings(rows, summary, parameters, formats, tried))
         return Result(self.name, parameters, summary, table, found, Coverage(known, busy, reason))
 
 
@@ -64,12 +67,14 @@ def _summary(trace: Trace, rows: Sequence[Row]) -> list[Row]:
             "rank": key[0],
             "device": key[1],
             "name": peaks[key].device,
+            "described_by": peaks[key].described_by,
             "spec": peaks[key].spec,
             "peaks": dict(peaks[key].flops),
             "bandwidth": peaks[key].bandwidth,
             "achievable": dict(peaks[key].achievable),
             "sources": dict(peaks[key].sources),
             "problem": peaks[key].problem,
+            "remarks": list(peaks[key].remarks),
             "busy_ns": busy[key],
             "by_bound": _ranked(bound[key]),
             "by_evidence": dict(sorted(tiers[key].items())),
@@ -92,9 +97,9 @@ def _bare(summary: Sequence[Row], busy: int) -> Iterator[str]:
         yield f"of the busy time {listed}"
 
 
-def _unused(trace: Trace) -> Iterator[str]:
+def _unused(remarks: Sequence[Row]) -> Iterator[str]:
     """What of --model and --capture-trace told nothing, and why."""
-    for row in trace.sql("FROM lending_remarks ORDER BY source, remark").to_pylist():
+    for row in remarks:
         where = f" ({counted(row['steps'], 'step')})" if row["steps"] else ""
         yield f"{row['source']}: {row['remark']}{where}"
 

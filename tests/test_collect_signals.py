@@ -129,6 +129,8 @@ def test_second_interrupt_gives_up_at_once(tmp_path: Path) -> None:
     write(tmp_path / "all.sh", f"{sys.executable} before.py\nexec {sys.executable} loop.py\n")
     process = start(tmp_path, "--", "/bin/sh", "all.sh")
     (program,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    while Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)  # until then it would answer
     os.kill(process.pid, signal.SIGINT)
     time.sleep(0.6)  # two signals together are one wish
     began = time.monotonic()

@@ -14,7 +14,8 @@ from matplotlib.text import Text
 from tests.roofline_rows import MS, Row, group, h100, result, unknown
 from tracekit.classify import CATEGORIES
 from tracekit.errors import UsageError
-from tracekit.plots import STYLES, Box, Wanted, check_suffix, place_labels, plain, save_figure, si, style_of
+from tracekit.plot_labels import Box, Wanted, leader, place_labels
+from tracekit.plots import STYLES, check_suffix, plain, save_figure, si, style_of
 from tracekit.roofline_panel import Roof, panel_of
 from tracekit.roofline_plot import roofline_figure
 
@@ -53,15 +54,30 @@ def labels(figure: Figure) -> list[Text]:
 
 
 def test_nothing_recorded() -> None:
-    figure = roofline_figure(result([], [], "nothing was recorded"))
-    assert [text.get_text() for text in figure.texts] == ["No roofline: nothing was recorded"]
-    assert figure.axes == []
+    """Then there is no file either."""
+    with pytest.raises(UsageError, match="nothing to plot: nothing was recorded"):
+        roofline_figure(result([], [], "nothing was recorded"))
 
 
 def test_an_idle_device() -> None:
     panel = panel_of([], h100(busy_ns=0))
-    assert (panel.points, panel.strip, panel.roofs) == ((), (), ())
+    assert (panel.points, panel.strip) == ((), ())
+    assert [roof.name for roof in panel.roofs] == ["bf16, fp16", "fp32"]
     assert panel.caption == ("0 kernel groups, 0.0% of 0 us busy time",)
+
+
+def test_nothing_to_compare() -> None:
+    """Roofs that are known are drawn, and it is said; without them there are no axes that would show nothing."""
+    (axes,) = roofline_figure(result([group(evidence="F")], [h100()])).axes
+    said = "No kernel group has FLOPs and bytes: nothing to compare with these roofs."
+    assert said in [text.get_text() for text in axes.texts]
+    low, high = axes.get_xlim()
+    assert low < 67e12 / 3.35e12 and high > 989e12 / 3.35e12  # from ridge to ridge
+    figure = roofline_figure(result([group(evidence="F")], [unknown()]))
+    assert (figure.axes, figure.texts[-1].get_text()) == ([], "No kernel group has FLOPs and bytes.")
+    copies = group(kernel="Memcpy DtoD (Device -> Device)", category="memory", bytes=2e9, evidence="G")
+    (strip,) = roofline_figure(result([copies], [unknown()])).axes
+    assert strip.get_xlabel() == "achieved bandwidth of groups without FLOPs"
 
 
 def test_what_is_shown_of_a_device() -> None:
@@ -89,13 +105,15 @@ def test_what_is_shown_of_a_device() -> None:
         (1e6, 1e18, 0.1, True),
     ]
     assert [point.label for point in (*panel.points, *panel.strip)] == [
-        "gemm\nmm, 40.0% of time, 32% of roof",
+        "mm\n40.0% of time, 32% of roof",
         "far\n10.0% of time, above roof: error",
-        "Memcpy DtoD (Device -> Device)\n10.0% of time",
+        "Memcpy DtoD\n10.0% of time",
     ]
     assert [point.x for point in panel.strip] == [2e12]
     assert panel.bandwidth == Roof("memory", 3.35e12, 0.9 * 3.35e12)
     assert panel.roofs == (Roof("bf16, fp16", 989e12, 0.8 * 989e12),)
+    quiet = panel_of(rows, h100(above_roof_ns=1 * MS), found=0.2)  # no finding, no alarm
+    assert (len(quiet.caption), quiet.points[1].is_error, quiet.points[1].label) == (1, False, "far\n10.0% of time")
     assert panel.span_y[0] < 2.5e14 and panel.span_y[1] > 1e18 and panel.span_x[1] > 1e6
 
 
@@ -152,10 +170,31 @@ def test_places_of_labels() -> None:
     assert first and second and wide is None
     assert first.inside(area) and second.inside(area)
     assert not (first.overlaps(second) or first.overlaps(marker) or second.overlaps(marker))
-    (kept_off,) = place_labels([Wanted(40, 10, 50, 50, 5)], area, [marker], [first])
-    assert kept_off and not kept_off.overlaps(first)
-    everywhere = Box(0, 0, 200, 100)
-    assert place_labels([Wanted(40, 10, 50, 50, 5)], area, [marker], [everywhere]) == [first]  # if there is no other
+    line = (first.left, first.bottom + 5, first.right, first.bottom + 5)
+    (kept_off,) = place_labels([Wanted(40, 10, 50, 50, 5)], area, [marker], [line])
+    assert kept_off and not kept_off.inside(first.grown(1))
+    everywhere = [(0.0, y, 200.0, y) for y in range(0, 101, 5)]
+    assert place_labels([Wanted(40, 10, 50, 50, 5)], area, [marker], everywhere) == [first]  # if there is no other
+    assert place_labels([Wanted(40, 10, 50, 50, 5, anywhere=False)], area, [marker], everywhere) == [None]
+
+
+def test_a_leader_crosses_no_other_marker() -> None:
+    """The way to the right is barred by a row of them."""
+    bars = [Box(60, y, 70, y + 10) for y in range(-5, 100, 5)]
+    one = Wanted(40, 10, 50, 50, 5)
+    (box,) = place_labels([one], Box(0, 0, 200, 100), [Box(45, 45, 55, 55), *bars])
+    assert box and box.right <= 60
+    assert place_labels([one], Box(46, 0, 200, 100), [Box(45, 45, 55, 55), *bars]) == [None]
+    assert leader(Box(100, 45, 140, 55), one) == (55, 50, 100, 50)  # from its edge on
+
+
+def test_who_finds_no_place_may_choose_first() -> None:
+    """Both want the right; the first could go elsewhere, the second could not."""
+    area = Box(0, 0, 100, 30)
+    wanted = [Wanted(30, 10, 40, 8, 2), Wanted(50, 10, 40, 22, 2)]
+    markers = [Box(38, 6, 42, 10), Box(38, 20, 42, 24), Box(0, 16, 20, 30)]
+    first, second = place_labels(wanted, area, markers)
+    assert first and second and not first.overlaps(second)
 
 
 def test_a_leader_crosses_no_label() -> None:
@@ -170,7 +209,7 @@ def test_names_from_a_trace_are_data() -> None:
     assert plain("a\x1b[31m名\n" + "x" * 50, 30) == r"a\x1b[31m\u540d\nxxxxxxxxxx..."
     row = group(kernel="$\\frac{", op="x::$_", math="bf16", flops=1e12, bytes=1e9, evidence="B", dur_ns=10 * MS)
     figure = roofline_figure(result([row], [h100(name="$GPU_{")]))
-    assert "$\\frac\n$_, 100.0% of time" in [text.get_text() for text in labels(figure)]
+    assert "$_\n100.0% of time" in [text.get_text() for text in labels(figure)]
     figure.canvas.draw()
 
 

@@ -32,7 +32,7 @@ SELECT
     rank,
     device,
     json_extract_string(properties, '$.computeMajor') || '.' || json_extract_string(properties, '$.computeMinor') AS cc
-FROM devices;
+FROM device_descriptions();
 
 -- Kernels of the trace and measured kernels that could be the same: of one name, as strictly as they agree in it, and
 -- of one geometry, where one that a side does not know fits any.

@@ -108,8 +108,9 @@ def _roofs(page: Page, device: Row, rows: Sequence[Row]) -> Iterator[Text]:
     yield from page.line((f"  rank {device['rank']} device {device['device']}: {name}{spec}", "bold"))
     if device["problem"]:  # in full among the findings, but for the lines of a file
         yield from page.wrapped(f"{first_sentence(device['problem'])}.", "    ", "yellow", None)
-        lines = device["problem"].split("\n")[1:-1]
-        yield from (Text(cut(f"      {clean(line)}", page.width), no_wrap=True) for line in lines)
+        if lines := device["problem"].split("\n")[1:-1]:
+            yield from page.line(("    If you know that it is one, a file for --device-spec:", "yellow"))
+            yield from (Text(cut(f"      {clean(line)}", page.width), no_wrap=True) for line in lines)
     for remark in device.get("remarks") or ():
         yield from page.wrapped(remark, "    ", "yellow", None)
     used = {row["math"] for row in rows}

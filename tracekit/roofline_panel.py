@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from tracekit.analysis import Row, Scalar, duration
 from tracekit.plots import plain, si
-from tracekit.roofline_names import mark_of_roof, titles
+from tracekit.roofline_names import mark_of_roof, titles, work_name
 from tracekit.wording import counted
 
 ABOVE = "above roof"
 _NAME = 40  # characters of a name in a label
+_TITLED = 60  # groups whose names are told apart: more are never named in a picture
 _DEVICE = 60
 _PROBLEM = 110
 _NO_EVIDENCE = (None, "F")
@@ -74,9 +75,9 @@ def panel_of(rows: Sequence[Row], device: Row, found: float = _FOUND) -> Panel:
     ranked = sorted(rows, key=lambda row: (-row["exclusive_ns"], row["example_id"]))
     placed = [row for row in ranked if _place(row) == "plot"]
     beside = [row for row in ranked if _place(row) == "strip"]
-    names = iter(titles([*placed, *beside]))
-    points = tuple(_point(row, next(names), device, is_found) for row in placed)
-    strip = tuple(_point(row, next(names), device, is_found) for row in beside)
+    names = _names([*placed[:_TITLED], *beside[:_TITLED]])
+    points = tuple(_point(row, names, device, is_found) for row in placed)
+    strip = tuple(_point(row, names, device, is_found) for row in beside)
     bandwidth = _bandwidth(device)
     roofs = _roofs(placed, device)
     lines = (bandwidth.datasheet,) if bandwidth else ()
@@ -118,12 +119,18 @@ def _is_within(value: float | None, limits: tuple[float, float]) -> bool:
     return value is not None and limits[0] <= value <= limits[1]
 
 
-def _point(row: Row, name: str, device: Row, is_found: bool) -> Point:
+def _names(rows: Sequence[Row]) -> Mapping[int, str]:
+    """By the longest launch: what these are called, all different."""
+    return dict(zip((row["example_id"] for row in rows), titles(rows), strict=True))
+
+
+def _point(row: Row, names: Mapping[int, str], device: Row, is_found: bool) -> Point:
     busy = device["busy_ns"]
     share = row["exclusive_ns"] / busy if busy else 0.0
     is_error = is_found and row["problem"] == ABOVE
     is_plotted = _place(row) == "plot"
     x = row["intensity"] if is_plotted else row["achieved_bandwidth"]
+    name = names.get(row["example_id"]) or work_name(row)
     label = _label(row, name, share, is_error)
     return Point(x, row["achieved_flops"] if is_plotted else 0.0, share, row["category"], label, is_error)
 

@@ -205,7 +205,7 @@ WITH known AS (
     LEFT JOIN launches AS a ON a.id = b.launch_id
     LEFT JOIN device_limits() AS l
         ON l.rank = b.rank
-        AND l.device = b.device
+        AND l.device IS NOT DISTINCT FROM b.device
     LEFT JOIN counted_kernels() AS c
         ON c.rank = b.rank
         AND c.device IS NOT DISTINCT FROM b.device

@@ -23,7 +23,7 @@ SELECT
         plausible(properties ->> '$.sharedMemPerMultiprocessor'),
         plausible(properties ->> '$.maxSharedMemoryPerMultiProcessor')
     ) AS shared_memory
-FROM devices;
+FROM device_descriptions();
 
 -- Blocks of a kernel by multiprocessors: below 1, some of these have nothing to do, whatever the kernel needs of one. A
 -- persistent kernel has one for each, and less than a wave. NULL where the trace does not say.

@@ -38,7 +38,8 @@ _LAST_NS = 2**63 - 1
 # Tables that are filled when a query first reads them.
 LAZY_TABLES = (
     *("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms"),
-    *("op_models", "model_calls", "op_work", "call_work", "mapped_work", "measured_work", "lending_remarks", "device_peaks"),
+    *("op_models", "model_calls", "op_work", "call_work", "device_peaks"),
+    *("mapped_work", "measured_work", "lending_remarks"),
 )
 COUNTER_TABLES = ("ncu_launches", "ncu_readings", "ncu_ledger")
 _WORD = re.compile(r"\w+")

@@ -48,7 +48,7 @@ def open(
     step_range: str | None = None,
     ncu: PathLike | Sequence[PathLike] = (),
     device_spec: PathLike | Sequence[PathLike] = (),
-    peaks: Mapping[str, float] = MappingProxyType({}),
+    peaks: Mapping[str, float | str] = MappingProxyType({}),
     capture_trace: PathLike | Sequence[PathLike] = (),
     model: PathLike | None = None,
     tensor_parallel: int | None = None,
@@ -63,7 +63,7 @@ def open(
     that Nsight Compute printed with --csv, whose counters are joined to the kernels (view kernel_counters).
 
     For the roofline: device_spec: TOML files of devices that go before the built-in table (docs/devices.md). peaks:
-    figures that go before these: {"bf16": 989e12} in operations per second, {"bandwidth": 3.35e12} in bytes per second.
+    figures that go before these, in operations or bytes per second: {"bf16": 989e12, "bandwidth": "3.35TB/s"}.
     capture_trace: traces of the same server, recorded while graphs were captured or without graphs, whose shapes are
     lent to graph replays. model: config.json of the served model, as on Hugging Face. tensor_parallel: devices that
     share a layer; left out, the ranks of the trace's job.
