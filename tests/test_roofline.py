@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -15,6 +17,8 @@ import pytest
 import tracekit
 from tests import real_traces
 from tests.event_rows import annotation, footer_of, kernel, launch, op, write_trace
+from tests.ncu_tables import UNITS, measured, opened, raw
+from tests.ncu_tables import work as ncu_work
 from tests.roofline_rows import SCHEMA
 from tracekit.analysis import Result
 from tracekit.footer import DeviceInfo
@@ -329,3 +333,41 @@ def test_device_without_a_name_is_refused(name: str) -> None:
         result = trace.analyze("roofline")
     assert {row["bound"] for row in rows(result)} <= {"unknown", "communication"}
     assert all("--peak" in device["problem"] and device["peaks"] == {} for device in result.summary)
+
+
+def test_counters_outrank_shapes(tmp_path: Path) -> None:
+    """By ncu's rule: the higher throughput binds from 60 % on, both do where they are near each other."""
+    percent = {"compute": "70 50", "memory": "50 70", "both": "65 62", "high": "95 81", "neither": "30 20"}
+    events = [ncu_work(10 * at, 5, name) for at, name in enumerate(percent)]
+    page = raw(UNITS, *(measured(name, "5", "600", "400", *said.split(), "2.5") for name, said in percent.items()))
+    with opened(tmp_path, events, page) as trace:
+        found = rows(trace.analyze("roofline"))
+    assert {row["kernel"]: (row["bound"], row["leaning"], row["bytes"], row["evidence"]) for row in found} == {
+        "compute": ("compute", None, 1_000, "A"),
+        "memory": ("memory", None, 1_000, "A"),
+        "both": ("compute", "balanced", 1_000, "A"),
+        "high": ("compute", None, 1_000, "A"),
+        "neither": ("latency", "compute", 1_000, "A"),
+    }
+
+
+def test_counters_say_what_ncu_says(tmp_path: Path) -> None:
+    """Three kernels of an RTX 5090: the classes are those that ncu's own rule prints beside the counters."""
+    tables = sorted(real_traces.DIRECTORY.glob("llm-perf-opt__ncu_details_*.csv"))
+    if not tables:
+        pytest.skip("no public tables beside this checkout")
+    said: dict[str, str] = {}
+    events: list[dict[str, Any]] = []
+    for number, table in enumerate(tables):
+        with table.open(newline="") as file:
+            (rule,) = [row for row in csv.DictReader(file) if row["Rule Name"] == "SOLBottleneck"]
+        grid, block = (json.loads(f"[{rule[one].strip('()')}]") for one in ("Grid Size", "Block Size"))
+        shape = dict(zip(GRID, (*grid, *block), strict=True))
+        events.append(kernel(10_000 * number, 5_000, name=rule["Kernel Name"], **shape))
+        is_latency = re.search("grid is too small|latency", rule["Rule Description"])
+        said[rule["Kernel Name"]] = "latency" if is_latency else "other"
+    with tracekit.open(write_trace(tmp_path / "trace.parquet", events), ncu=tables) as trace:
+        found = rows(trace.analyze("roofline"))
+    assert {row["kernel"]: row["bound"] for row in found} == said
+    assert {(row["evidence"], row["how"]) for row in found} == {("A", "Nsight Compute")}
+    assert set(said.values()) == {"latency"}
