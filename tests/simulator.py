@@ -57,6 +57,11 @@ def simulate(run: Run, path: Path) -> Truth:
     A name that ends in .gz or .zst is compressed.
     """
     ranks = play(run)
+    return truth_of(run, ranks, write(run, ranks, path))
+
+
+def write(run: Run, ranks: list[Rank], path: Path) -> list[Sections]:
+    """Write the files of ranks that have played, and return what is in each."""
     parts = [sections(rank) for rank in ranks]
     if run.ranks == 1:
         files = [path]
@@ -70,7 +75,7 @@ def simulate(run: Run, path: Path) -> Truth:
             out.write(text.opening().encode())
             out.write(text.between.join(map(text.row, rows)).encode())
             out.write(text.closing().encode())
-    return truth_of(run, ranks, parts)
+    return parts
 
 
 @contextmanager
@@ -208,7 +213,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     plant = Plant(**{name: options.pop(name) for name in Plant.__slots__})
     model, device = MODELS[options.pop("model")], DEVICES[options.pop("device")]
-    truth = simulate(Run(model=model, device=device, plant=plant, **options), out)
+    given = {
+        name: type(getattr(Run(), name))(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+    truth = simulate(Run(model=model, device=device, plant=plant, **given), out)
     out.with_name(out.name + ".truth.json").write_text(json.dumps(truth.to_json(), indent=1) + "\n")
 
 
@@ -220,6 +228,9 @@ def _add_options(parser: argparse.ArgumentParser, settings: type[Run] | type[Pla
             parser.add_argument(option, action=argparse.BooleanOptionalAction, default=default)
         elif kind is int:
             parser.add_argument(option, type=int, default=default)
+        elif isinstance(default, tuple | frozenset):
+            choices = get_args(get_args(kind)[0]) or None
+            parser.add_argument(option, nargs="*", type=str if choices else int, choices=choices, default=default)
         elif isinstance(default, str):
             parser.add_argument(option, choices=get_args(kind), default=default)
 

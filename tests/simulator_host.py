@@ -7,6 +7,8 @@ the stream ran dry.
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,6 +84,8 @@ class Rank(Thread):
     free: dict[int, int] = field(default_factory=dict)  # stream: when its last work ends
     loaded: list[str] = field(default_factory=list)  # kernels launched before, outside graphs
     launched: bool = False
+    namesakes: Counter[tuple[int, str]] = field(default_factory=Counter)  # kernels so far by step and name
+    planted: Counter[str] = field(default_factory=Counter)  # stalls within steps
     replays: int = 0
     period: int = 0
     sampled: bool = False  # and since then only copied to the host
@@ -128,7 +132,7 @@ class Rank(Thread):
 
     def begin(self, kernel: Kernel, call: Call, stream: int, arrival: int, node: tuple[int, int] = (0, 0)) -> Work:
         """Put a row of work on a stream; it starts as soon as it can. Its end is not final if it is a collective."""
-        dur = kernel.dur + self.rng.randrange(max(1, kernel.dur // 32))
+        dur = kernel.dur + self._luck(kernel).randrange(max(1, kernel.dur // 32))
         if self.rank and self.rank == self.run.ranks - 1 and kernel.collective is None:
             dur += dur * self.run.straggler_percent // 100
         free = self.free.get(stream, 0)
@@ -145,6 +149,14 @@ class Rank(Thread):
         self.period += kernel.category == "sampling"
         self.sampled = to_host or kernel.category == "sampling"
         return work
+
+    def _luck(self, kernel: Kernel) -> random.Random:
+        """What decides by how much a kernel takes longer than it could: chance, or in matched runs its name, its step
+        and its number among the step's of this name."""
+        if not self.run.matched:
+            return self.rng
+        self.namesakes[self.step, kernel.name] += 1
+        return random.Random(f"{self.run.seed} {self.step} {kernel.name} {self.namesakes[self.step, kernel.name]}")
 
     def dry(self, stream: int | None = None) -> int:
         """When a stream, or the device, has done all it holds."""

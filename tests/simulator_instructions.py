@@ -11,7 +11,7 @@ Shape: TypeAlias = tuple[int, ...]
 BF16 = "c10::BFloat16"
 Stall: TypeAlias = Literal[
     "item", "hole", "pageable_input", "pageable_output", "allocation", "input_preparation", "bookkeeping", "python",
-    "garbage", "barrier", "profiler", "dependency", "dependency_aside",
+    "garbage", "barrier", "profiler", "dependency", "dependency_aside", "legacy_stream", "varying_shape",
 ]  # fmt: skip
 
 

@@ -25,9 +25,22 @@ CACHE = (
     "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, (vllm::Fp8KVCacheDataType)0>"
     "(__nv_bfloat16 const*, __nv_bfloat16 const*, __nv_bfloat16*, __nv_bfloat16*, long const*, long, long, long)"
 )
+FUSED_ROPE = (
+    "void (anonymous namespace)::fused_rope_store_kernel<true, 128l, true, __nv_bfloat16, long, 16u>"
+    "((anonymous namespace)::FusedRopeStoreParams)"
+)
 ACTIVATION = (
     "void vllm::act_and_mul_kernel<c10::BFloat16, &(c10::BFloat16 vllm::silu_kernel<c10::BFloat16>"
     "(c10::BFloat16 const&)), true>(c10::BFloat16*, c10::BFloat16 const*, int)"
+)
+MASK = "void (anonymous namespace)::apply_mask_kernel<c10::BFloat16>(c10::BFloat16*, int const*, int)"
+_ARANGE = (
+    "at::native::arange_cuda_out(c10::Scalar const&, c10::Scalar const&, c10::Scalar const&, at::Tensor&)"
+    "::{lambda()#1}::operator()() const::{lambda()#4}::operator()() const::{lambda(long)#1}"
+)
+ARANGE = (
+    f"void (anonymous namespace)::elementwise_kernel_with_index<int, {_ARANGE}>"
+    f"(int, {_ARANGE}, function_traits<{_ARANGE}>::result_type*)"
 )
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
 CAST = (

@@ -10,6 +10,7 @@ from tests.simulator_kernels import (
     CACHE,
     CAST,
     FLASH,
+    FUSED_ROPE,
     GATHER,
     PAGED,
     ROPE,
@@ -23,6 +24,7 @@ from tests.simulator_kernels import (
     roofline_ns,
 )
 from tests.simulator_model import Run, StepShape
+from tests.simulator_unfused import Unfused
 
 
 class Builder:
@@ -65,18 +67,21 @@ class Builder:
     def layer(self, index: int) -> list[Launch]:
         """One decoder layer, in launch order."""
         hidden, name = self.model.hidden, f"LlamaDecoderLayer_{index}"
-        plan = [self.norm(name, first=index == 0)]
+        plan = self.norm(name, first=index == 0)
         plan.append(self._linear(f"QKVParallelLinear_{index}", hidden, self.q + 2 * self.kv))
-        plan.append(self._rope(index))
-        plan += [self._cache(index), *self._attention(index)]
+        if "rope_kv" in self.run.fused:
+            plan.append(self._rope_and_cache(index))
+        else:
+            plan += [self._rope(index), self._cache(index)]
+        plan += self._attention(index)
         if self.run.streams > 1 and index % 2 == 0:
             plan.append(self._offload(index))
         plan.append(self._linear(f"RowParallelLinear_{2 * index}", self.q, hidden))
         if self.run.ranks > 1:
             plan.append(self._all_reduce(self.shape.tokens))
-        plan.append(replace(self.norm(name), after="comm" if self.run.ranks > 1 else ""))
+        plan += self.norm(name)
         plan.append(self._linear(f"MergedColumnParallelLinear_{index}", hidden, 2 * self.mlp))
-        plan.append(self._activation(index))
+        plan += self._activation(index)
         down = f"RowParallelLinear_{2 * index + 1}"
         if self.run.ranks > 1 and self.run.streams > 1 and self.shape.tokens > 1:
             half = self.shape.tokens // 2  # the first half's all-reduce runs beside the second half's GEMM
@@ -88,7 +93,22 @@ class Builder:
                 plan.append(self._all_reduce(self.shape.tokens))
         return plan
 
-    def norm(self, module: str, first: bool = False) -> Launch:
+    def norm(self, module: str, first: bool = False) -> list[Launch]:
+        """RMSNorm, with the residual's add before it but for the first."""
+        # each layer's first kernel waits for the previous layer's all-reduce
+        after = "comm" if self.run.ranks > 1 and not first else ""
+        add = not first and "add_rms_norm" not in self.run.fused
+        if not add and (not first or "rms_norm" in self.run.fused):
+            return [self._fused_norm(module, first, after)]
+        frames = (f"nn.Module: {module}", "vllm/model_executor/layers/layernorm.py(162): forward_native")
+        unfused = Unfused(self.device, frames, self.shape.tokens, self.model.hidden, self.width)
+        plan = [unfused.add_residual(after)] if add else []
+        if "rms_norm" in self.run.fused:
+            return [*plan, self._fused_norm(module, True, "")]
+        return [*plan, *unfused.rms_norm()]
+
+    def _fused_norm(self, module: str, first: bool, after: str) -> Launch:
+        """One kernel; the first norm has nothing to add."""
         tokens, hidden = self.shape.tokens, self.model.hidden
         size = tokens * hidden * self.width
         tensors: tuple[Shape, ...] = ((tokens, hidden), (tokens, hidden), (hidden,))
@@ -102,8 +122,6 @@ class Builder:
         kernel = self._kernel(symbol, "norm", 0, moved, (tokens, 1, 1), block=(min(1024, hidden // 8), 1, 1))
         frames = (f"nn.Module: {module}", "vllm/model_executor/layers/layernorm.py(198): forward_cuda")
         views = (Op("aten::empty_like", ((tokens, hidden),), ("", "", "", "", "")),)
-        # each layer's first kernel waits for the previous layer's all-reduce
-        after = "comm" if self.run.ranks > 1 and not first else ""
         return Launch(frames, (Op(f"_C::{name}", tensors, ("1e-05",)),), views, "cudaLaunchKernel", kernel, after=after)
 
     def head(self) -> list[Launch]:
@@ -218,6 +236,19 @@ class Builder:
         )
         return Launch((f"nn.Module: Attention_{index}",), ops, (), "cudaLaunchKernel", kernel)
 
+    def _rope_and_cache(self, index: int) -> Launch:
+        """The rotated keys go to the cache without a way through memory."""
+        tokens, head = self.shape.tokens, self.model.head_dim
+        moved = 2 * tokens * (self.q + 2 * self.kv) * self.width
+        kernel = self._kernel(FUSED_ROPE, "rope", 0, moved, (tokens, 1, 1), block=(512, 1, 1))
+        cache = (4096, 16, self.kv // head, head)
+        slots = Typed("long int", (tokens,))
+        op = Op(
+            "sgl_kernel::fused_rope_store",
+            ((tokens, self.q), (tokens, self.kv), (tokens, self.kv), cache, cache, (8192, head), slots, slots, "True"),
+        )
+        return Launch((f"nn.Module: RotaryEmbedding_{index}",), (op,), (), "cudaLaunchKernel", kernel)
+
     def _attention(self, index: int) -> list[Launch]:
         """One attention kernel per phase present: FlashAttention for prefill, FlashInfer's paged one for decode."""
         shape, plan = self.shape, []
@@ -228,7 +259,7 @@ class Builder:
             kinds.append(("flash", shape.prefill_tokens, pairs, shape.prefill_tokens))
         if shape.decode_requests:
             cached = shape.decode_requests * shape.context
-            kinds.append(("paged", shape.decode_requests, cached, cached))
+            kinds.append(("paged", shape.decode_requests + shape.padding, cached, cached))
         for kind, queries, pairs, cached in kinds:
             name = FLASH if kind == "flash" else PAGED
             moved = (2 * queries * self.q + 2 * cached * self.kv) * self.width
@@ -251,15 +282,17 @@ class Builder:
             plan.append(Launch((f"nn.Module: Attention_{index}",), (around, op), (), "cudaLaunchKernel", kernel))
         return plan
 
-    def _activation(self, index: int) -> Launch:
-        tokens = self.shape.tokens
+    def _activation(self, index: int) -> list[Launch]:
+        tokens, frames = self.shape.tokens, (f"nn.Module: SiluAndMul_{index}",)
+        if "silu_mul" not in self.run.fused:
+            return Unfused(self.device, frames, tokens, self.mlp, self.width).silu_and_mul()
         kernel = self._kernel(
             ACTIVATION,
             "activation", 0, 3 * tokens * self.mlp * self.width, (tokens, 1, 1), block=(min(1024, self.mlp), 1, 1),
         )  # fmt: skip
         op = Op("_C::silu_and_mul", ((tokens, self.mlp), (tokens, 2 * self.mlp)))
         views = (Op("aten::empty", (), (f"[{tokens}, {self.mlp}]", "15", "", "", "False", "")),)
-        return Launch((f"nn.Module: SiluAndMul_{index}",), (op,), views, "cudaLaunchKernel", kernel)
+        return [Launch(frames, (op,), views, "cudaLaunchKernel", kernel)]
 
     def _offload(self, index: int) -> Launch:
         size = 2 * self.shape.tokens * self.kv * self.width

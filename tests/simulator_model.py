@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Literal
 
 Mode = Literal["eager", "full_graph", "piecewise_graph"]
 Layout = Literal["kineto", "kineto_2026", "minified", "indent"]
 TimeUnit = Literal["relative", "absolute"]
+Fusion = Literal["add_rms_norm", "silu_mul", "rms_norm", "rope_kv"]
 Marks = Literal["vllm", "vllm_detailed", "sglang", "sglang_detailed", "tracekit", "ProfilerStep", "none"]
 
 
@@ -107,6 +109,9 @@ class Plant:
     profiler_ns        a step: the profiler holds a launch (`Buffer Flush`), and the host (`Activity Buffer Request`)
     slow_first_launch_ns       added to the recording's first launch
     lost_calls_per_step        launch calls that were not recorded; their kernels were
+    legacy_stream_per_step     kernels on the legacy default stream (0) in the forward pass: each waits for all the
+                       device holds, and all that comes later for it
+    varying_shapes     a step: kernels in the forward pass whose grid is another one in each step
     """
 
     launch_bound_ns: int = 0
@@ -131,6 +136,8 @@ class Plant:
     profiler_ns: int = 0
     slow_first_launch_ns: int = 0
     lost_calls_per_step: int = 0
+    legacy_stream_per_step: int = 0
+    varying_shapes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,16 @@ class Run:
     batch, prompt    requests, and tokens of each one's prompt
     prefill_steps    steps over which the requests' prefills spread; from the second on the earlier requests decode
                      alongside (mixed steps)
+    batches          decode requests of the successive steps without a prefill, from the first again after the last;
+                     empty: batch
+    capture_sizes    batches that graphs were captured for: a decode step replays the graph of the smallest that holds
+                     it, padded, and is eager if none does; empty: graphs of exactly its batch
+    fused            what one kernel each does: the residual's add with the norm, SiLU with its product, RMSNorm (else 8
+                     kernels in float32), RoPE with the write to the KV cache
     streams          1: everything on one; 2: all-reduce and cache offload on a second; 3: on one each
     ranks            tensor-parallel ranks, one file each
     marks            how the engine marks its steps
+    matched          a kernel of a step takes as long as its like in every other matched run of this seed
     straggler_percent  how much longer the last rank's compute kernels take
     pdl_overlap_ns   how much earlier than its predecessor's end a kernel inside a graph starts
     final_sync       every step ends by waiting for its sampled tokens
@@ -163,10 +177,14 @@ class Run:
     batch: int = 4
     prompt: int = 64
     prefill_steps: int = 1
+    batches: tuple[int, ...] = ()
+    capture_sizes: tuple[int, ...] = ()
+    fused: frozenset[Fusion] = frozenset({"add_rms_norm", "silu_mul", "rms_norm"})
     streams: int = 1
     ranks: int = 1
     marks: Marks = "vllm"
     plant: Plant = field(default_factory=Plant)
+    matched: bool = False
     straggler_percent: int = 0
     pdl_overlap_ns: int = 0
     final_sync: bool = True
@@ -194,10 +212,11 @@ class StepShape:
     prefill_tokens: int
     decode_requests: int
     context: int  # tokens in the cache of each decoding request, this step's included
+    padding: int = 0  # requests that a graph decodes besides, with nothing in the cache
 
     @property
     def tokens(self) -> int:
-        return self.prefill_tokens + self.decode_requests
+        return self.prefill_tokens + self.decode_requests + self.padding
 
     @property
     def requests(self) -> int:
@@ -213,8 +232,9 @@ class StepShape:
 def step_shapes(run: Run) -> Iterator[StepShape]:
     """The run's steps: prefills first, then one token per request and step."""
     share = -(-run.batch // max(1, run.prefill_steps))
-    started = 0
+    started, batches = 0, cycle(run.batches or (run.batch,))
     for index in range(run.steps):
         prefill = min(share, run.batch - started)
-        yield StepShape(index, prefill, prefill * run.prompt, started, run.prompt + index)
+        decode = started if prefill else next(batches)
+        yield StepShape(index, prefill, prefill * run.prompt, decode, run.prompt + index)
         started += prefill

@@ -9,6 +9,8 @@ from tests.simulator_kernels import Kernel
 from tests.simulator_layers import Builder
 from tests.simulator_model import Run, StepShape
 
+GRAPHS_OF_A_SIZE = 1_000  # the graphs of the next larger batch count on from the next thousand
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -20,28 +22,41 @@ class Plan:
 
 def step_plan(run: Run, shape: StepShape) -> Plan:
     """Everything between a step's begin and its last launch."""
-    builder = Builder(run, shape)
+    exact, size = Builder(run, shape), graph_size(run, shape)
+    builder = Builder(run, replace(shape, padding=size - shape.decode_requests)) if size else exact
     layers = [builder.layer(index) for index in range(run.model.layers)]
-    inputs = builder.inputs()
+    inputs = exact.inputs()
     body: list[Launch] = [*inputs, builder.embedding()]
     starts = []
     for layer in layers:
         starts.append(len(body))
         body.extend(layer)
-    body.append(builder.norm("model.norm"))
+    body.extend(builder.norm("model.norm"))
     planted = _planted(run, starts)
     forward: list[Instruction] = []
     if run.plant.input_preparation_ns:
         forward.append(Planted("input_preparation", run.plant.input_preparation_ns))
-    if run.mode == "eager" or shape.phase != "decode":
+    if not size:
         for index, launch in enumerate(body):
             forward.extend(planted.get(index, ()))
             forward.append(launch)
     else:
         copies = len(inputs)
         forward.extend(inputs)
-        forward.extend(_graphs(run, body[copies:], {index - copies: extra for index, extra in planted.items()}))
-    return Plan(tuple(forward), tuple(_head(run, builder.head())))
+        within = {index - copies: extra for index, extra in planted.items()}
+        forward.extend(_graphs(run, body[copies:], within, GRAPHS_OF_A_SIZE * _sizes(run).index(size)))
+    return Plan(tuple(forward), tuple(_head(run, exact.head())))
+
+
+def graph_size(run: Run, shape: StepShape) -> int:
+    """The batch of the graph that the step replays, 0 if it is eager."""
+    if run.mode == "eager" or shape.phase != "decode":
+        return 0
+    return next((size for size in _sizes(run) if size >= shape.decode_requests), 0)
+
+
+def _sizes(run: Run) -> list[int]:
+    return sorted({*(run.capture_sizes or run.batches or (run.batch,))})
 
 
 def _head(run: Run, launches: list[Launch]) -> list[Instruction]:
@@ -67,6 +82,8 @@ def _planted(run: Run, starts: list[int]) -> dict[int, list[Instruction]]:
         (plant.gc_ns > 0, plant.gc_ns, ("garbage",), 6),
         (plant.communication_wait_ns > 0, plant.communication_wait_ns, ("barrier",), 7),
         (plant.profiler_ns > 0, plant.profiler_ns, ("profiler",), 8),
+        (plant.legacy_stream_per_step, 0, ("legacy_stream",), 6),
+        (plant.varying_shapes, 0, ("varying_shape",), 7),
     ]
     planted: dict[int, list[Instruction]] = {}
     for count, ns, stalls, offset in kinds:
@@ -76,15 +93,15 @@ def _planted(run: Run, starts: list[int]) -> dict[int, list[Instruction]]:
     return planted
 
 
-def _graphs(run: Run, body: list[Launch], planted: dict[int, list[Instruction]]) -> list[Instruction]:
+def _graphs(run: Run, body: list[Launch], planted: dict[int, list[Instruction]], number: int) -> list[Instruction]:
     """The body as graph replays: one in all, or pieces with the cache write and attention eager between.
 
-    Offload copies stay outside. A planted instruction splits nothing: it comes before the next replay or eager launch.
+    Ids count on from number. Offload copies stay outside. A planted instruction splits nothing: it comes before the
+    next replay or eager launch.
     """
     plan: list[Instruction] = []
     piece: list[Kernel] = []
     aside: list[Instruction] = []
-    number = 0
 
     def flush() -> None:
         nonlocal number, piece, aside

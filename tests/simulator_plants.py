@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from tests.simulator_host import COPY_CALL_NS, REQUEST, SYNC_RETURN_NS, Rank
-from tests.simulator_instructions import Op, Stall
-from tests.simulator_kernels import copy_kernel
+from tests.simulator_host import COPY_CALL_NS, LAUNCH_NS, REQUEST, SYNC_RETURN_NS, Rank
+from tests.simulator_instructions import Launch, Op, Stall, Typed
+from tests.simulator_kernels import ARANGE, MASK, Kernel, copy_kernel
 from tests.simulator_marks import is_serving
 
 RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 PAGEABLE_BYTES = 200_000
+LEGACY_STREAM = 0
+ARANGE_BLOCK = 64
 
 
 def _item(rank: Rank, ns: int) -> None:
@@ -115,6 +117,27 @@ def _dependency_aside(rank: Rank, ns: int) -> None:
     rank.begin(copy_kernel("DtoH (Device -> Pinned)", 64), call, aside, rank.arrival(call))
 
 
+def _legacy_stream(rank: Rank, _: int) -> None:
+    """A kernel of an extension that names no stream: it waits for all others, and they for it."""
+    mask = Kernel(MASK, "other", rank.run.device.floor_ns)
+    with rank.frames("serve/mask.py(18): apply"), rank.op(Op("serve::apply_mask", ((128,), Typed("int", (128,))))):
+        call = rank.call("cudaLaunchKernel", LAUNCH_NS)
+        work = rank.begin(mask, call, LEGACY_STREAM, max(rank.arrival(call), rank.dry()))
+    rank.free = {stream: max(free, work.end) for stream, free in rank.free.items()}
+
+
+def _varying_shape(rank: Rank, _: int) -> None:
+    """As many indices as there are tokens by now."""
+    blocks = 1 + rank.step
+    size = str(blocks * ARANGE_BLOCK)
+    arange = Kernel(ARANGE, "elementwise", rank.run.device.floor_ns, grid=(blocks, 1, 1), block=(ARANGE_BLOCK, 1, 1))
+    ops = (
+        Op("aten::arange", (), (size, "4", "", "", "False")),
+        Op("aten::arange", (), ("0", size, "1", "4"), "long int"),
+    )
+    rank.launch(Launch((f"{RUNNER}(933): _indices",), ops, (), "cudaLaunchKernel", arange))
+
+
 IN_STEP: Mapping[Stall, Callable[[Rank, int], None]] = {
     "item": _item,
     "hole": _hole,
@@ -129,6 +152,8 @@ IN_STEP: Mapping[Stall, Callable[[Rank, int], None]] = {
     "profiler": _profiler,
     "dependency": _dependency,
     "dependency_aside": _dependency_aside,
+    "legacy_stream": _legacy_stream,
+    "varying_shape": _varying_shape,
 }
 
 

@@ -66,6 +66,7 @@ def _execute(ranks: list[Rank], instructions: Sequence[Instruction]) -> None:
             _replay(ranks, instruction)
         else:
             for rank in ranks:
+                rank.planted[instruction.stall] += 1
                 IN_STEP[instruction.stall](rank, instruction.ns)
 
 

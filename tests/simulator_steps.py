@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.simulator_host import Mark, Rank, Work
 from tests.simulator_marks import SOURCES
+from tests.simulator_model import step_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def _periods(rank: Rank) -> int:
 def _inferred(rank: Rank, period: int) -> Step:
     """From the launch after one step to the copy of its own tokens: a decode step."""
     calls = [work.call.row for work in rank.work if work.period == period and work.call.recorded]
-    batch, last = rank.run.batch, calls[-1]
+    shapes, last = list(step_shapes(rank.run)), calls[-1]
+    batch = shapes[period].decode_requests if rank.run.batches else rank.run.batch
     return Step(rank.rank, period - 1, calls[0].ts, last.end - calls[0].ts, "decode", 0, 0, batch, batch, "inferred")
 
 

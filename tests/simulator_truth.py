@@ -67,6 +67,7 @@ class Truth:
 
     events counts rows by rank and "ph cat"; launches are API calls that started device work, links the rows they
     started. Device rows are clock_skew_ns too early. orphans have no call; nor have the kernels of lost_calls calls.
+    planted counts what was planted within steps, by its kind (simulator_instructions.Stall).
     """
 
     base_ns: int
@@ -84,6 +85,7 @@ class Truth:
     lost_calls: int
     clock_skew_ns: int
     secrets: tuple[str, ...]
+    planted: dict[str, int]
 
     def to_json(self) -> dict[str, object]:
         """Plain lists and dictionaries."""
@@ -113,6 +115,7 @@ def truth_of(run: Run, ranks: Sequence[Rank], parts: Sequence[Sections]) -> Trut
         lost_calls=sum(not work.call.recorded for rank in ranks for work in rank.work) - run.orphans * len(ranks),
         clock_skew_ns=run.clock_skew_ns,
         secrets=tuple(SECRETS.values()) if run.secrets else (),
+        planted=dict(sum((rank.planted for rank in ranks), Counter())),
     )
 
 

@@ -145,6 +145,7 @@ class Trace:
         self._hold = Hold(on_close)
         self._filled: set[str] = set()
         self._small: dict[tuple[object, ...], pa.Table] = {}
+        self._once: dict[tuple[object, ...], Any] = {}
         self._results: dict[tuple[object, ...], Result] = {}
         self._connection = store.connect(self.path, self.footer)
         self._finalizer = weakref.finalize(self, _close, self._connection, self._hold.taken())
@@ -315,6 +316,9 @@ class Trace:
             "host_timeline": self._host_timeline,
             "gap_holders": self._gap_holders,
             "kernel_name_forms": self._name_forms,
+            "graph_sequence": lambda: "FROM graph_launches()",
+            "graph_region_table": self._graph_regions,
+            "fusion_table": self._fusions,
             **roofline_fillers(self),
         }
         for name, pattern in self._catalog.readers.items():
@@ -327,7 +331,7 @@ class Trace:
 
     def _known(self, name: str) -> pa.Table | None:
         """The rows of a lazy table, if the whole trace has them already: they are the same for each part."""
-        whole = self._whole
+        whole = self._whole if name not in store.SCOPED_TABLES else None
         return whole.sql(f"FROM {name}") if whole and whole._finalizer.alive and name in whole._filled else None
 
     def _steps(self) -> pa.Table:
@@ -356,6 +360,22 @@ class Trace:
 
     def _name_forms(self) -> pa.Table:
         return forms_table(store.table(self._connection.cursor(), "FROM names_to_compare()")["name"].to_pylist())
+
+    def _graph_regions(self) -> pa.Table:
+        from tracekit.graph_regions import region_table  # which replays steps of a Trace
+
+        return region_table(self)
+
+    def _fusions(self) -> pa.Table:
+        from tracekit.fusion_table import fusion_table  # which replays steps of a trace
+
+        return fusion_table(self)
+
+    def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
+        """What several analyses need and is dear to make: made when first asked for, then kept. key: what it is."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
 
     def peaks(self) -> Mapping[tuple[int, int | None], Peaks]:
         """Peaks of each device by rank and device: of what computes and of its memory, and where they are from."""

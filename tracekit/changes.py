@@ -1,0 +1,316 @@
+"""What could be changed in a step, and what would that win? Predicted by replaying it with and without.
+
+A saving is an interval. Its lower end assumes the worst of what is not known: that recording made the host slower than
+it is, that a graph's launch is dear, that kernels in it pause as they do without. Its upper end assumes the best.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+
+from tracekit.arrays import Int64s
+from tracekit.replay import Schedule
+from tracekit.replay_choice import Group
+from tracekit.replay_edits import (
+    GraphCost,
+    as_graph,
+    deflated,
+    free_launches,
+    overlapped,
+    with_durations,
+    without_rows,
+    without_waits,
+)
+from tracekit.replay_step import Step
+
+# The launch call of a CUDA graph and what a program does around it, and more for each kernel: from next to nothing
+# (NVIDIA: straight-line graphs launch in constant time) to a fraction of a us; HIP recorded 0.2 to 2.9 us a node.
+# Sources: docs/replay.md.
+GRAPH_BASE_NS = (5_000, 15_000)
+GRAPH_NODE_NS = {"cuda": (0.0, 300.0), "hip": (200.0, 1_500.0)}
+# Between kernels of a graph: at best nothing from Hopper on, where they may begin before their predecessor ends
+# (programmatic launch); at worst what they pause without a graph, or this if that is not known.
+GRAPH_GAP_NS = (500, 1_000)
+OVERLAPPING_FROM = 9  # compute capability
+# What recording adds: to each launch call what it takes beyond CALL_NS, at most CALL_ADDED_NS (recording one takes some
+# 1 to 3 us); to the time between calls a tenth at least, as measured (docs/collect.md).
+CALL_NS = 2_500
+CALL_ADDED_NS = 3_000
+HOST_ADDED = 0.1
+# Of the host time of launches that fusion saves, at least this share goes: the fused one has more to prepare.
+FUSED_HOST_SHARE = 0.8
+
+
+class Change(Protocol):
+    """Something to change in a step. optimistic: by the best that can be expected, else by the worst."""
+
+    @property
+    def name(self) -> str:
+        """As texts name it."""
+        ...
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """The schedule of the changed step; schedule: that of the step, perhaps changed by others already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Launches become CUDA graph replays. calls: of a step, the indexes of the calls of each graph, ascending."""
+
+    name: str
+    calls: Callable[[Step], Sequence[Int64s]]
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """As Change says."""
+        cost = graph_cost(step, optimistic)
+        for calls in self.calls(step):
+            schedule = as_graph(schedule, calls, cost)
+            if optimistic:
+                schedule = _prompt_peers(step, schedule, calls)
+        return schedule
+
+
+def graph_cost(step: Step, optimistic: bool) -> GraphCost:
+    """What a graph replay takes on the device of a step."""
+    vendor = "hip" if any(name.startswith("hip") for name in step.calls.name) else "cuda"
+    pace = step.pace
+    overlapping = pace.capability >= OVERLAPPING_FROM or min(pace.gap(None, False), pace.gap(None, True)) < 0
+    least, most = (0 if overlapping else GRAPH_GAP_NS[0]), pace.eager_gaps.get(None, GRAPH_GAP_NS[1])
+    return GraphCost(
+        base_ns=GRAPH_BASE_NS[not optimistic],
+        node_ns=GRAPH_NODE_NS[vendor][not optimistic],
+        latency_ns=max(0, pace.latency(f"{vendor}GraphLaunch").ns),
+        gap_ns=min(least, most) if optimistic else most,
+    )
+
+
+def _prompt_peers(step: Step, schedule: Schedule, calls: Int64s) -> Schedule:
+    """Collectives take what the shortest of their name takes in the step: what they take beyond is waiting for ranks
+    that launch late, and these launch in time then, too.
+    """
+    rows = np.flatnonzero(np.isin(step.rows.call, calls) & ~schedule.row_gone)
+    shortest: dict[str, int] = {}
+    collectives = [row for row in rows.tolist() if step.rows.category[row] == "communication"]
+    for row in collectives:
+        name = step.rows.name[row]
+        shortest[name] = min(int(schedule.row_dur[row]), shortest.get(name, int(schedule.row_dur[row])))
+    durs = np.array([shortest[step.rows.name[row]] for row in collectives], np.int64)
+    return with_durations(schedule, np.array(collectives, np.int64), durs)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedRows:
+    """Kernels that would be one. rows: their indexes in the step, at least two, in order; the last one stands for the
+    fused kernel. dur_low_ns, dur_high_ns: what that would take at best and at worst.
+    """
+
+    rows: Int64s
+    dur_low_ns: int
+    dur_high_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """Kernels become one. groups: of a step, those of each fused kernel."""
+
+    name: str
+    groups: Callable[[Step], Sequence[FusedRows]]
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """As Change says."""
+        groups = self.groups(step)
+        if not groups:
+            return schedule
+        last = np.array([one.rows[-1] for one in groups], np.int64)
+        durs = np.array([one.dur_low_ns if optimistic else one.dur_high_ns for one in groups], np.int64)
+        gone = np.concatenate([one.rows[:-1] for one in groups])
+        schedule = without_rows(schedule, gone, 1.0 if optimistic else FUSED_HOST_SHARE)
+        return with_durations(schedule, last, durs)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Device rows whose name matches take another time: factor 0.5 is twice as fast."""
+
+    pattern: re.Pattern[str]
+    factor: float
+
+    @property
+    def name(self) -> str:
+        """As texts name it."""
+        return f"kernels {self.pattern.pattern!r} x {self.factor:g}"
+
+    def rows(self, step: Step) -> Int64s:
+        """Rows of the step that match."""
+        return np.array(
+            [row for row, name in enumerate(step.rows.name) if step.rows.own[row] and self.pattern.search(name)],
+            np.int64,
+        )
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """As Change says."""
+        rows = self.rows(step)
+        return with_durations(schedule, rows, np.rint(schedule.row_dur[rows] * self.factor).astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSync:
+    """Calls that wait for the device, by name or by that of an op around them, wait no more."""
+
+    pattern: re.Pattern[str]
+
+    @property
+    def name(self) -> str:
+        """As texts name it."""
+        return f"no waiting in {self.pattern.pattern!r}"
+
+    def calls(self, step: Step) -> Int64s:
+        """Calls of the step that may wait and match."""
+        waiting = set(step.schedule.wait_call.tolist())
+        return np.array(
+            [
+                call
+                for call, name in enumerate(step.calls.name)
+                if (call in waiting or step.calls.cause[call] in ("sync", "pageable_copy"))
+                and (self.pattern.search(name) or self.pattern.search(step.calls.op[call]))
+            ],
+            np.int64,
+        )
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """As Change says."""
+        return without_waits(schedule, self.calls(step))
+
+
+@dataclass(frozen=True, slots=True)
+class FreeLaunches:
+    """All launches cost the host nothing: the least that graphs or a faster host can get to."""
+
+    name: str = "launches for free"
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """As Change says."""
+        return free_launches(schedule, np.flatnonzero(step.calls.rows > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapCommunication:
+    """Communication hides behind other work; what waits for its results is not looked at: at worst nothing is won."""
+
+    name: str = "communication overlapped"
+
+    def rows(self, step: Step) -> Int64s:
+        """Communication of the step."""
+        return np.array(
+            [row for row, one in enumerate(step.rows.category) if one == "communication" and step.rows.own[row]],
+            np.int64,
+        )
+
+    def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+        """As Change says."""
+        return overlapped(schedule, self.rows(step)) if optimistic else schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What changes win in a step. before_ns: the time of the median step, as recorded. error: of the replay, as a share
+    of that. spread: lowest and highest middle of the interval over the steps replayed.
+    """
+
+    before_ns: int
+    saving_low_ns: int
+    saving_high_ns: int
+    error: float
+    spread_low_ns: int
+    spread_high_ns: int
+
+
+def estimate(group: Group, changes: Sequence[Change]) -> Estimate:
+    """All changes together. Raises ValueError for a group that is refused."""
+    sums = _cumulative(group, changes)
+    return _median_of(group, [(low[-1], high[-1]) for low, high in sums])
+
+
+def joint(group: Group, changes: Sequence[Change]) -> list[Estimate]:
+    """Changes one on top of the other, in their order: each entry is what that change adds. The sum of the savings is
+    what all of them win together, never more than the step takes. Raises ValueError for a group that is refused.
+    """
+    sums = _cumulative(group, changes)
+    added = []
+    for place in range(len(changes)):
+        parts = [
+            (low[place] - (low[place - 1] if place else 0), high[place] - (high[place - 1] if place else 0))
+            for low, high in sums
+        ]
+        added.append(_median_of(group, [(min(part), max(part)) for part in parts]))
+    return _within(added, group.median.measured_ns)
+
+
+def _within(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
+    """The same, so that their sum is no more than that."""
+    kept, left = [], most
+    for one in estimates:
+        high = min(one.saving_high_ns, left)
+        kept.append(replace(one, saving_low_ns=min(one.saving_low_ns, high), saving_high_ns=high))
+        left -= high
+    return kept
+
+
+def _cumulative(group: Group, changes: Sequence[Change]) -> list[tuple[list[int], list[int]]]:
+    """For each chosen step what the first change wins, the first two, and so on: at worst and at best."""
+    if group.refusal or not group.chosen:
+        raise ValueError(group.refusal or "no step to replay")
+    return [_savings(step, changes) for step in group.chosen]
+
+
+def _savings(step: Step, changes: Sequence[Change]) -> tuple[list[int], list[int]]:
+    worst = _times(step, deflated(step.schedule, *_added(step)), changes, optimistic=False)
+    best = _times(step, _without_guessed_gaps(step), changes, optimistic=True)
+    low: list[int] = []
+    high: list[int] = []
+    for place in range(1, len(worst)):
+        pair = sorted((worst[0] - worst[place], best[0] - best[place]))
+        # More changes never win less: what one takes back is left out of the sum.
+        low.append(max(0, pair[0], low[-1] if low else 0))
+        high.append(max(low[-1], pair[1], high[-1] if high else 0))
+    return low, high
+
+
+def _without_guessed_gaps(step: Step) -> Schedule:
+    """Where no pause of a busy stream was recorded, the best is that there is none."""
+    schedule = step.schedule
+    if step.pace.eager_gaps:
+        return schedule
+    return replace(schedule, row_gap=np.minimum(schedule.row_gap, 0))
+
+
+def _times(step: Step, schedule: Schedule, changes: Sequence[Change], optimistic: bool) -> list[int]:
+    times = [schedule.times().step_ns]
+    for change in changes:
+        for one in (step.lead, step) if step.lead else (step,):
+            schedule = change.apply(one, schedule, optimistic)
+        times.append(schedule.times().step_ns)
+    return times
+
+
+def _added(step: Step) -> tuple[int, float]:
+    """What recording added to the host's time: ns to a call, and a share of the time between calls."""
+    costs = step.calls.dur[(step.calls.rows > 0) & (step.calls.rows < 2)]
+    usual = int(np.median(costs)) if len(costs) else 0
+    return min(max(0, usual - CALL_NS), CALL_ADDED_NS), HOST_ADDED
+
+
+def _median_of(group: Group, intervals: Sequence[tuple[int, int]]) -> Estimate:
+    step = group.median
+    low = int(median(one for one, _ in intervals))
+    high = int(median(one for _, one in intervals))
+    middles = [(one + other) // 2 for one, other in intervals]
+    most = step.measured_ns
+    return Estimate(most, min(low, most), min(high, most), step.error, min(middles), max(middles))
