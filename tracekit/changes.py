@@ -107,8 +107,9 @@ def _prompt_peers(step: Step, schedule: Schedule, calls: Int64s) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class FusedRows:
-    """Kernels that would be one. rows: their indexes in the step, at least two, in order; the last one stands for the
-    fused kernel. dur_low_ns, dur_high_ns: what that would take at best and at worst.
+    """Kernels that would be one. rows: their indexes in the step, at least two, in order; the first one stands for the
+    fused kernel: what comes before it, on the host and on its stream, stays. dur_low_ns, dur_high_ns: what the fused
+    kernel would take at best and at worst.
     """
 
     rows: Int64s
@@ -128,11 +129,11 @@ class Fuse:
         groups = self.groups(step)
         if not groups:
             return schedule
-        last = np.array([one.rows[-1] for one in groups], np.int64)
+        first = np.array([one.rows[0] for one in groups], np.int64)
         durs = np.array([one.dur_low_ns if optimistic else one.dur_high_ns for one in groups], np.int64)
-        gone = np.concatenate([one.rows[:-1] for one in groups])
+        gone = np.concatenate([one.rows[1:] for one in groups])
         schedule = without_rows(schedule, gone, 1.0 if optimistic else FUSED_HOST_SHARE)
-        return with_durations(schedule, last, durs)
+        return with_durations(schedule, first, durs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,28 +240,29 @@ def estimate(group: Group, changes: Sequence[Change]) -> Estimate:
 
 
 def joint(group: Group, changes: Sequence[Change]) -> list[Estimate]:
-    """Changes one on top of the other, in their order: each entry is what that change adds. The sum of the savings is
-    what all of them win together, never more than the step takes. Raises ValueError for a group that is refused.
+    """Changes one on top of the other, in their order: each entry is what that change adds. The upper ends add up to
+    what all of them win together at best, the lower ends to no more than at worst: never more than the step takes.
+    Raises ValueError for a group that is refused.
     """
     sums = _cumulative(group, changes)
+    together = [_median_of(group, [(low[place], high[place]) for low, high in sums]) for place in range(len(changes))]
     added = []
-    for place in range(len(changes)):
-        parts = [
-            (low[place] - (low[place - 1] if place else 0), high[place] - (high[place - 1] if place else 0))
-            for low, high in sums
+    for place, one in enumerate(together):
+        before = together[place - 1] if place else replace(one, saving_low_ns=0, saving_high_ns=0)
+        middles = [
+            (low[place] + high[place] - (low[place - 1] + high[place - 1] if place else 0)) // 2 for low, high in sums
         ]
-        added.append(_median_of(group, [(min(part), max(part)) for part in parts]))
-    return _within(added, group.median.measured_ns)
-
-
-def _within(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
-    """The same, so that their sum is no more than that."""
-    kept, left = [], most
-    for one in estimates:
-        high = min(one.saving_high_ns, left)
-        kept.append(replace(one, saving_low_ns=min(one.saving_low_ns, high), saving_high_ns=high))
-        left -= high
-    return kept
+        high = one.saving_high_ns - before.saving_high_ns
+        added.append(
+            replace(
+                one,
+                saving_low_ns=min(high, one.saving_low_ns - before.saving_low_ns),
+                saving_high_ns=high,
+                spread_low_ns=min(middles),
+                spread_high_ns=max(middles),
+            )
+        )
+    return added
 
 
 def _cumulative(group: Group, changes: Sequence[Change]) -> list[tuple[list[int], list[int]]]:
@@ -270,9 +272,22 @@ def _cumulative(group: Group, changes: Sequence[Change]) -> list[tuple[list[int]
     return [_savings(step, changes) for step in group.chosen]
 
 
+def worst_and_best(step: Step) -> tuple[Schedule, Schedule]:
+    """The unchanged step as estimates begin with it: at worst recording made the host slower, at best it did not."""
+    return deflated(step.schedule, *_added(step)), _without_guessed_gaps(step)
+
+
+def applied(change: Change, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
+    """The schedule with a change to the step and to that which leads in."""
+    for one in (step.lead, step) if step.lead else (step,):
+        schedule = change.apply(one, schedule, optimistic)
+    return schedule
+
+
 def _savings(step: Step, changes: Sequence[Change]) -> tuple[list[int], list[int]]:
-    worst = _times(step, deflated(step.schedule, *_added(step)), changes, optimistic=False)
-    best = _times(step, _without_guessed_gaps(step), changes, optimistic=True)
+    start = worst_and_best(step)
+    worst = _times(step, start[0], changes, optimistic=False)
+    best = _times(step, start[1], changes, optimistic=True)
     low: list[int] = []
     high: list[int] = []
     for place in range(1, len(worst)):
@@ -294,8 +309,7 @@ def _without_guessed_gaps(step: Step) -> Schedule:
 def _times(step: Step, schedule: Schedule, changes: Sequence[Change], optimistic: bool) -> list[int]:
     times = [schedule.times().step_ns]
     for change in changes:
-        for one in (step.lead, step) if step.lead else (step,):
-            schedule = change.apply(one, schedule, optimistic)
+        schedule = applied(change, step, schedule, optimistic)
         times.append(schedule.times().step_ns)
     return times
 
