@@ -22,6 +22,8 @@ from tracekit.wording import counted
 CAUSES = tuple(MEANINGS)
 _SHOWN = 5  # longest gaps named as evidence of a finding
 _NOT_TO_BE_WON = ("no_requests", "profiler", "unattributed")  # no change of the engine ends these
+# What launching in another way would win, graphs say by replaying steps: no nanosecond is promised twice.
+_SAVED_BY_GRAPHS = ("launch_bound", "launch_latency", "graph_launch")
 _AT_MOST_A_WARNING = ("stream_dependency", "launch_latency")  # what made the work wait, or could hide it, is not shown
 _RECORD_MORE = (
     "It was launched before the first marked step, between two, or after the last: record more steps and see whether "
@@ -154,7 +156,7 @@ def _finding(trace: Trace, case: _Case, whole: Setting, parameters: Mapping[str,
         title=f"{case.cause}: {said.title}, {_cost(case)}{case.where}",
         detail=f"{_extent(trace, case, blamed)} {said.detail}",
         saving_low_ns=0,
-        saving_high_ns=0 if case.cause in _NOT_TO_BE_WON else case.ns,
+        saving_high_ns=0 if case.cause in (*_NOT_TO_BE_WON, *_SAVED_BY_GRAPHS) else case.ns,
         evidence=tuple(dict.fromkeys(ids)),
         remedy=said.remedy,
         cost=said.cost,

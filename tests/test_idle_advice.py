@@ -36,6 +36,7 @@ from tracekit.analyses._idle_advice import MEANINGS, Scene, Shape, Workload, adv
 from tracekit.analysis import Finding
 
 IN_VAIN = ("no_requests", "profiler", "unattributed")  # causes that no change of the engine ends
+BY_GRAPHS = ("launch_bound", "launch_latency", "graph_launch")  # what they could save cuda_graphs says
 Found = Mapping[str, Mapping[str, Finding]]
 
 
@@ -81,7 +82,7 @@ def test_each_cause_has_advice_that_fits(
     assert finding.severity == severity
     assert finding.remedy.startswith(remedy)
     assert (f"; mostly in {blamed}" if blamed else "in 7 steps. ") in finding.detail
-    assert (finding.saving_high_ns == 0) == (cause in IN_VAIN)
+    assert (finding.saving_high_ns == 0) == (cause in (*IN_VAIN, *BY_GRAPHS))
 
 
 def test_every_cause_was_found(found: Found) -> None:
@@ -244,7 +245,6 @@ def test_blame_is_for_the_time_a_row_lasted(tmp_path: Path) -> None:
 
     finding = by_cause(analyze(tmp_path, steps(hold)))["launch_bound"]
     assert "; mostly in aten::add_ (1.40 ms). " in finding.detail
-    assert finding.saving_high_ns == 2_800 * US
 
 
 def test_small_launches_have_no_caller(tmp_path: Path) -> None:

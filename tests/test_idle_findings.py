@@ -33,6 +33,7 @@ from tracekit.footer import SourceInfo
 
 PREFILL = "step[EXTEND bs=1 toks=8]"
 IN_VAIN = ("no_requests", "profiler", "unattributed")  # causes that no change of the engine ends
+BY_GRAPHS = ("launch_bound", "launch_latency", "graph_launch")  # what they could save cuda_graphs says
 
 
 def titles(path: Path, rows: Rows, **options: Any) -> list[str]:
@@ -51,7 +52,7 @@ def test_whole_finding(tmp_path: Path) -> None:
         detail="14 gaps, the longest 395 us, in 7 steps; mostly in aten::mm (2.77 ms). The host was still preparing or "
         "launching when the device ran dry. Tracing slows the host, so the true figure is lower.",
         saving_low_ns=0,
-        saving_high_ns=2_800 * US,
+        saving_high_ns=0,
         evidence=(13, 20, 27, 34, 41, 11, 18, 25, 32, 39),
         remedy="Replay decode steps as CUDA graphs (SGLang: no --disable-cuda-graph; --cuda-graph-max-bs up to the "
         "batch). Where shapes vary, compile, or fuse to launch fewer and larger kernels.",
@@ -67,15 +68,16 @@ def test_steady_steps_alone_count(tmp_path: Path) -> None:
     """Neither the first, nor one in which a graph is made, nor one without work: they idle for other reasons."""
     rows: Rows = []
     step(rows, gap=2 * MS)
-    step(rows)
+    hold = held("annotation", "gpu_model_runner: bookkeep")
+    step(rows, hold)
     step(rows, held("launch", "cudaGraphInstantiate"), gap=3 * MS)
-    step(rows)
-    step(rows)
+    step(rows, hold)
+    step(rows, hold)
     rows.append(annotation(DECODE, end_of(rows), 50 * US, tid=1))
     (finding,) = analyze(tmp_path, rows).findings
-    assert finding.title.endswith(", 400 us per decode step, 66.7% of its time")
-    assert finding.detail.startswith("6 gaps, the longest 395 us, in 3 steps; ")
-    assert finding.saving_high_ns == 3 * GAP
+    assert finding.title.endswith(", 395 us per decode step, 65.8% of its time")
+    assert finding.detail.startswith("3 gaps, the longest 395 us, in 3 steps; ")
+    assert finding.saving_high_ns == 3 * 395 * US
 
 
 def test_where_no_step_is_steady_all_count(tmp_path: Path) -> None:
@@ -257,9 +259,9 @@ def test_no_nanosecond_is_promised_twice(tmp_path: Path, run: Run) -> None:
         apart = {one["cause"]: 0 for one in result.table.to_pylist()}
         for one in result.table.to_pylist():
             apart[one["cause"]] += one["dur"] * (one["place"] != "prefix")
-        to_win = sum(ns for cause, ns in apart.items() if cause not in IN_VAIN)
+        to_win = sum(ns for cause, ns in apart.items() if cause not in (*IN_VAIN, *BY_GRAPHS))
     else:
-        to_win = sum(one["ns"] for one in row["per_step"] if one["cause"] not in IN_VAIN)
+        to_win = sum(one["ns"] for one in row["per_step"] if one["cause"] not in (*IN_VAIN, *BY_GRAPHS))
     assert sum(one.saving_high_ns for one in result.findings) == to_win > 0
     assert to_win <= row["idle_ns"] - row["excluded_ns"]
 
