@@ -1,7 +1,7 @@
 -- What a step is replayed from: its calls and device rows, how long a launch takes to reach the device, and how long a
 -- device pauses between two rows of a stream.
 
--- Calls of a rank in a time that started device work, or may have waited for some.
+-- API calls of a rank in a time, and which of them may wait for the device.
 -- parameter of_rank INTEGER: the rank.
 -- parameter from_ts BIGINT: start of the time.
 -- parameter to_ts BIGINT: its end; calls that start then are in it.
@@ -11,43 +11,28 @@
 -- column dur BIGINT: length.
 -- column pid BIGINT: process.
 -- column tid BIGINT: thread.
--- column correlation BIGINT: as recorded.
 -- column wait VARCHAR: what it may wait for: device, stream, event; own: the copy that it started; else ''.
 -- column op VARCHAR: name of the op around it, '' without one.
 CREATE MACRO replay_calls(of_rank := 0, from_ts := 0, to_ts := 9223372036854775807) AS TABLE
 SELECT
-    c.* EXCLUDE (op_id),
+    c.id,
+    c.name,
+    c.ts,
+    c.dur,
+    c.pid,
+    c.tid,
+    CASE
+        WHEN regexp_matches(c.name, '^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize') THEN 'device'
+        WHEN regexp_matches(c.name, '^(cuda|hip|cu)StreamSynchronize') THEN 'stream'
+        WHEN regexp_matches(c.name, '^(cuda|hip|cu)EventSynchronize') THEN 'event'
+        WHEN regexp_matches(c.name, '^(cuda|hip|cu)Memcpy') THEN 'own'
+        ELSE ''
+    END AS wait,
     coalesce(o.name, '') AS op
-FROM (
-    SELECT
-        id,
-        name,
-        ts,
-        dur,
-        pid,
-        tid,
-        correlation,
-        op_id,
-        CASE
-            WHEN regexp_matches(name, '^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize') THEN 'device'
-            WHEN regexp_matches(name, '^(cuda|hip|cu)StreamSynchronize') THEN 'stream'
-            WHEN regexp_matches(name, '^(cuda|hip|cu)EventSynchronize') THEN 'event'
-            WHEN regexp_matches(name, '^(cuda|hip|cu)Memcpy') THEN 'own'
-            ELSE ''
-        END AS wait
-    FROM launches
-    WHERE rank = of_rank
-        AND ts BETWEEN from_ts AND to_ts
-) AS c
-LEFT JOIN ops AS o ON o.id = c.op_id
-WHERE c.wait NOT IN ('', 'own')
-    OR c.id IN (
-        SELECT launch_id
-        FROM device_activity
-        WHERE rank = of_rank
-            AND launch_id IS NOT NULL
-            AND ts + dur >= from_ts
-    )
+FROM launches AS c
+LEFT JOIN (FROM ops WHERE ts <= to_ts AND ts + dur >= from_ts) AS o ON o.id = c.op_id
+WHERE c.rank = of_rank
+    AND c.ts BETWEEN from_ts AND to_ts
 ORDER BY
     c.ts,
     c.id;

@@ -117,12 +117,12 @@ def load_step(
 ) -> Step | None:
     """A step with its work on a device, None if it has none there. lead: let the step before it lead in."""
     whole = trace.whole
-    window = _window(whole, rank, device, step)
-    if window is None:
+    extent = _extent(whole, rank, device, step)
+    if extent is None:
         return None
-    before = _window(whole, rank, device, step - 1) if lead and step is not None else None
-    from_ts = window[0] if before is None else min(window[0], before[0])
-    _, to_ts, calls_to_ts = window
+    before = _extent(whole, rank, device, step - 1) if lead and step is not None else None
+    from_ts = extent.from_ts if before is None else min(extent.from_ts, before.from_ts)
+    to_ts, calls_to_ts = _until(whole, rank, device, step, extent)
     time = "(of_rank := $of_rank, from_ts := $from_ts, to_ts := $to_ts)"
     on_device = time.replace("(", "(of_device := $of_device, ")
     place = {"of_rank": rank, "from_ts": from_ts}
@@ -142,8 +142,18 @@ def load_step(
     return replace(found, lead=earlier)
 
 
-def _window(trace: Trace, rank: int, device: int | None, step: int | None) -> tuple[int, int, int] | None:
-    """From when on rows and calls are looked at, to when rows, to when calls; None if the device did no work in it."""
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Of a step's work, ns. from_ts: its first row, or the first of its calls if that is earlier."""
+
+    from_ts: int
+    first_ts: int
+    end_ts: int
+    calls_end_ts: int
+
+
+def _extent(trace: Trace, rank: int, device: int | None, step: int | None) -> _Extent | None:
+    """None if the device did no work in the step."""
     (found,) = trace.sql(
         """
         SELECT
@@ -159,33 +169,42 @@ def _window(trace: Trace, rank: int, device: int | None, step: int | None) -> tu
         """,
         {"rank": rank, "device": device, "step": step},
     ).to_pylist()
-    if found["first_ts"] is None:
+    first, end, called = found["first_ts"], found["end_ts"], found["call_ts"]
+    if first is None:
         return None
-    start = found["first_ts"] if found["call_ts"] is None else min(found["first_ts"], found["call_ts"])
-    until, calls_until = found["end_ts"], found["end_ts"] if step is None else found["call_end_ts"] or found["end_ts"]
-    if step is not None:
-        (after,) = trace.sql(
-            """
-            SELECT
-                arg_min(d.ts, d.ts) AS ts,
-                arg_min(l.ts, d.ts) AS call_ts
-            FROM device_activity AS d
-            LEFT JOIN launches AS l ON l.id = d.launch_id
-            WHERE d.rank = $rank
-                AND d.device IS NOT DISTINCT FROM $device
-                AND d.step = $step + 1
-                AND d.ts > $first_ts
-            """,
-            {"rank": rank, "device": device, "step": step, "first_ts": found["first_ts"]},
-        ).to_pylist()
-        if after["ts"] is not None:
-            until, calls_until = after["ts"], after["call_ts"] if after["call_ts"] is not None else after["ts"]
-    return start, until, calls_until
+    calls_end = end if step is None or called is None else found["call_end_ts"]
+    return _Extent(first if called is None else min(first, called), first, end, calls_end)
+
+
+def _until(trace: Trace, rank: int, device: int | None, step: int | None, extent: _Extent) -> tuple[int, int]:
+    """To when rows of the window begin, and to when calls: those of the first work of the next step, if there is one."""
+    if step is None:
+        return extent.end_ts, extent.calls_end_ts
+    (after,) = trace.sql(
+        """
+        SELECT
+            min(d.ts) AS ts,
+            arg_min(l.ts, d.ts) AS call_ts
+        FROM device_activity AS d
+        LEFT JOIN launches AS l ON l.id = d.launch_id
+        WHERE d.rank = $rank
+            AND d.device IS NOT DISTINCT FROM $device
+            AND d.step = $step + 1
+            AND d.ts > $first_ts
+        """,
+        {"rank": rank, "device": device, "step": step, "first_ts": extent.first_ts},
+    ).to_pylist()
+    if after["ts"] is None:
+        return extent.end_ts, extent.calls_end_ts
+    return after["ts"], after["ts"] if after["call_ts"] is None else after["call_ts"]
 
 
 def _arrays(calls: pa.Table, rows: pa.Table, step: int | None) -> tuple[Calls, Rows]:
-    call_ids = numbers(calls, "id")
+    """Both as arrays. Calls that neither started one of the rows nor may wait are host time like any other."""
     launch_ids = numbers(rows, "launch_id")
+    waits = np.array([wait not in ("", "own") for wait in calls["wait"].to_pylist()], np.bool_)
+    calls = calls.take(pa.array(np.flatnonzero(waits | np.isin(numbers(calls, "id"), launch_ids))))
+    call_ids = numbers(calls, "id")
     by_id = np.argsort(call_ids, kind="stable")
     at = np.minimum(np.searchsorted(call_ids[by_id], launch_ids), max(0, len(call_ids) - 1))
     known = call_ids[by_id][at] == launch_ids if len(call_ids) else np.zeros(len(launch_ids), np.bool_)
@@ -198,15 +217,15 @@ def _arrays(calls: pa.Table, rows: pa.Table, step: int | None) -> tuple[Calls, R
         numbers(rows, "op_id"), own, launch_ids != ABSENT, rows["kind"].to_pylist(), rows["name"].to_pylist(),
         rows["category"].to_pylist(), rows["subcategory"].to_pylist(),
     )  # fmt: skip
-    names, waits = calls["name"].to_pylist(), calls["wait"].to_pylist()
+    names, kinds = calls["name"].to_pylist(), calls["wait"].to_pylist()
     ts, dur = numbers(calls, "ts"), numbers(calls, "dur")
     causes = [
         _CAUSES.get(wait, "graph_launch" if "GraphLaunch" in name else "")
-        for name, wait in zip(names, waits, strict=True)
+        for name, wait in zip(names, kinds, strict=True)
     ]
     for row in np.flatnonzero(call_of >= 0).tolist():
         if "Pageable" in found_rows.name[row]:
             causes[call_of[row]] = "pageable_copy"
     started = np.bincount(call_of[call_of >= 0], minlength=len(call_ids)).astype(np.int64)
     thread = np.array([thread_numbers[one] for one in threads], np.int64)
-    return Calls(call_ids, ts, dur, thread, names, waits, causes, calls["op"].to_pylist(), started), found_rows
+    return Calls(call_ids, ts, dur, thread, names, kinds, causes, calls["op"].to_pylist(), started), found_rows
