@@ -35,6 +35,7 @@ from tracekit.scope import Scope
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.text import Text
 
     from tracekit.beside import Given
     from tracekit.trace import Trace
@@ -209,16 +210,26 @@ def _failed(results: Mapping[str, Result], fail_on: str | None) -> bool:
 
 
 def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *, name: str, named: bool) -> None:
+    from tracekit.report_text import render
+
+    def lines(width: int, unicode: bool) -> list[Text]:
+        return render(trace, results, name=name, width=width, unicode=unicode, named=named)
+
+    write_lines(lines, output)
+
+
+def write_lines(make: Callable[[int, bool], list[Text]], output: Path | None) -> None:
+    """Print lines, or write them to a file. make: the lines of a width, with or without characters beyond ASCII."""
     from rich.console import Console
 
-    from tracekit.report_text import WIDTH, render
+    from tracekit.report_text import WIDTH
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
     to_file = output is not None
     blocks = to_file or "utf" in console.encoding.lower()
     width = _width() if console.is_terminal and not to_file else _columns_said() or WIDTH
     low, high = _WIDTHS
-    lines = render(trace, results, name=name, width=min(max(width, low), high), unicode=blocks, named=named)
+    lines = make(min(max(width, low), high), blocks)
     if to_file or not console.is_terminal:
         write_output("\n".join(line.plain for line in lines), output)
         return

@@ -177,7 +177,7 @@ def _extent(trace: Trace, rank: int, device: int | None, step: int | None) -> _E
 
 
 def _until(trace: Trace, rank: int, device: int | None, step: int | None, extent: _Extent) -> tuple[int, int]:
-    """To when rows of the window begin, and to when calls: those of the first work of the next step, if there is one."""
+    """To when rows of the window begin, and to when calls: those of the first work of the next step, if one follows."""
     if step is None:
         return extent.end_ts, extent.calls_end_ts
     (after,) = trace.sql(

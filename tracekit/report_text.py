@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from tracekit import report_counters, report_idle, report_roofline, report_steps
+from tracekit import report_counters, report_idle, report_plan, report_roofline, report_steps
 from tracekit.analysis import SEVERITIES, Finding, Result, Row, duration
 from tracekit.text_grid import grid
 from tracekit.text_page import PLACEHOLDER, Page
@@ -19,13 +19,16 @@ WIDTH = 100
 
 _HEAD_ROOM = (7, 5, 3)  # categories, causes and devices shown
 _ROOM = (  # lines that the parts of a finding may take
-    {"title": 3, "detail": 5, "do": 4, "price": 2, "check": 2},
-    {"title": 2, "detail": 3, "do": 3, "price": 1, "check": 1},
-    {"title": 2, "detail": 2, "do": 2, "price": 1, "check": 1},
+    {"detail": 5, "do": 4, "price": 2, "check": 2},
+    {"detail": 3, "do": 3, "price": 1, "check": 1},
+    {"detail": 2, "do": 2, "price": 1, "check": 1},
 )
 _REMEDY = {"do": 2}
+_ONE_LINE = {"title": 1}  # where not even all titles have room
 _HEALTH_ROOM = ((5, 2), (5, 1), (3, 1))  # warnings shown, lines of each
 _FINDINGS_ROOM = 10  # lines that health leaves to findings
+_PLAN_ROOM = {7: 9, 5: 7, 3: 4}  # lines of the plan, by the room of the head
+_SAID_ELSEWHERE = ("health", "plan")  # not among the findings
 _STYLES = {
     "critical": "bold red",
     "warning": "yellow",
@@ -51,8 +54,9 @@ def render(
     their tables follow, and the screen may be left.
     """
     chosen, beside = trace.scope.arguments(), trace.beside.given
-    page = _Report(name or trace.path.name, chosen, width, "█" if unicode else "#", named, beside)
-    findings = [(one, finding) for one, result in results.items() if one != "health" for finding in result.findings]
+    page = Report(name or trace.path.name, chosen, width, "█" if unicode else "#", named, beside)
+    told = {one: result for one, result in results.items() if one not in _SAID_ELSEWHERE}
+    findings = [(one, finding) for one, result in told.items() for finding in result.findings]
     if named:
         lines = page.head(trace, results, None) + page.findings(findings, None)
         for one, result in results.items():
@@ -65,7 +69,7 @@ def render(
 
 
 def _screen(
-    page: _Report, trace: Trace, results: Mapping[str, Result], findings: Sequence[tuple[str, Finding]]
+    page: Report, trace: Trace, results: Mapping[str, Result], findings: Sequence[tuple[str, Finding]]
 ) -> list[Text]:
     """All of it in LINES; what comes first is shortened where not even the titles of the findings have room."""
     lines: list[Text] = []
@@ -73,14 +77,16 @@ def _screen(
         head = page.head(trace, results, most)
         left = LINES - len(head)
         tail = page.health(results["health"], left - (_FINDINGS_ROOM if findings else 0)) if "health" in results else []
-        left -= len(tail)
+        if "plan" in results:
+            tail = report_plan.overview(page, results["plan"], _PLAN_ROOM[most]) + tail
+        left = LINES - len(head) - len(tail)
         lines = head + page.findings(findings, left) + tail
         if page.titles(findings) <= left:
             break
     return lines
 
 
-class _Report(Page):
+class Report(Page):
     """The parts of the report."""
 
     def head(self, trace: Trace, results: Mapping[str, Result], most: int | None) -> list[Text]:
@@ -161,6 +167,8 @@ class _Report(Page):
     def titles_first(self, ranked: Sequence[Finding], room: int) -> list[Text]:
         """Titles of all, as far as they fit, and more of the first ones: titles matter more than remedies."""
         titles = [self.finding(finding, {}) for finding in ranked]
+        if sum(map(len, titles)) > room:
+            titles = [self.finding(finding, _ONE_LINE) for finding in ranked]
         left_out = 0
         while sum(map(len, titles)) + (left_out > 0) > room and titles:
             titles.pop()
@@ -177,12 +185,12 @@ class _Report(Page):
         return lines
 
     def finding(self, finding: Finding, most: Mapping[str, int] | None) -> list[Text]:
-        """most: lines of each part; a part that is absent is left out. None: all of all."""
+        """most: lines of each part; a part that is absent is left out, but for the title. None: all of all."""
         indent = "  " + " " * len(f"{finding.severity:<8} ")
         saves = f"; saves 0 to {duration(finding.saving_high_ns)} in all" if finding.saving_high_ns else ""
         if finding.saving_low_ns:
             saves = f"; saves {duration(finding.saving_low_ns)} to {duration(finding.saving_high_ns)}"
-        title, *rest = self.wrapped(f"{finding.title}{saves}", indent, "bold", None)
+        title, *rest = self.wrapped(f"{finding.title}{saves}", indent, "bold", (most or {}).get("title"))
         severity = Text(f"  {finding.severity:<8} ", style=_STYLES[finding.severity], no_wrap=True)
         lines = [severity.append(title.plain[len(indent) :], style="bold"), *rest]
         parts = (("detail", finding.detail), ("do", finding.remedy), ("price", finding.cost), ("check", finding.verify))
@@ -222,6 +230,8 @@ class _Report(Page):
             return [*head, *parts, *report_idle.longest_gaps(self, trace, result)]
         if name == "counters":
             return [*head, *report_counters.in_full(self, trace, result)]
+        if name == "plan":
+            return [*head, *report_plan.in_full(self, result)]
         if name == "roofline":
             return [*head, *report_roofline.in_full(self, result)]
         rows = result.table.to_pylist()

@@ -32,6 +32,7 @@ _SHARED_FILES = (
     *_FIRST_FILES,
     *("host.sql", "gaps.sql", "step_time.sql"),
     *("counters.sql", "counters_join.sql", "gpu_metrics.sql", "range_counters.sql"),
+    *("replay.sql", "graph_calls.sql", "graphs.sql", "graph_steps.sql", "fusion.sql", "plan.sql"),
     *("borrowed.sql", "roofline.sql", "borrowed_work.sql", "roofline_times.sql", "roofline_rows.sql"),
 )
 _LAST_NS = 2**63 - 1
@@ -40,7 +41,10 @@ LAZY_TABLES = (
     *("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms"),
     *("op_models", "model_calls", "op_work", "call_work", "device_peaks"),
     *("mapped_work", "measured_work", "lending_remarks"),
+    *("graph_sequence", "graph_region_table", "fusion_table", "plan_rows"),
 )
+# Of these, the tables that are those of what is looked at: a part of a trace has other ones than the whole.
+SCOPED_TABLES = frozenset({"graph_region_table", "fusion_table", "plan_rows"})
 COUNTER_TABLES = ("ncu_launches", "ncu_readings", "ncu_ledger")
 _WORD = re.compile(r"\w+")
 

@@ -319,6 +319,7 @@ class Trace:
             "graph_sequence": lambda: "FROM graph_launches()",
             "graph_region_table": self._graph_regions,
             "fusion_table": self._fusions,
+            "plan_rows": self._plan,
             **roofline_fillers(self),
         }
         for name, pattern in self._catalog.readers.items():
@@ -362,7 +363,7 @@ class Trace:
         return forms_table(store.table(self._connection.cursor(), "FROM names_to_compare()")["name"].to_pylist())
 
     def _graph_regions(self) -> pa.Table:
-        from tracekit.graph_regions import region_table  # which replays steps of a Trace
+        from tracekit.graph_table import region_table  # which replays steps of a Trace
 
         return region_table(self)
 
@@ -370,6 +371,11 @@ class Trace:
         from tracekit.fusion_table import fusion_table  # which replays steps of a trace
 
         return fusion_table(self)
+
+    def _plan(self) -> pa.Table:
+        from tracekit.plan_table import plan_table  # which replays steps of a trace
+
+        return plan_table(self)
 
     def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """What several analyses need and is dear to make: made when first asked for, then kept. key: what it is."""
