@@ -92,17 +92,17 @@ def graph_cost(step: Step, optimistic: bool) -> GraphCost:
 
 
 def _prompt_peers(step: Step, schedule: Schedule, calls: Int64s) -> Schedule:
-    """Collectives take what the shortest of their name takes in the step: what they take beyond is waiting for ranks
-    that launch late, and these launch in time then, too.
+    """Collectives take what the shortest of their kind took: what they take beyond is waiting for ranks that launch
+    late, and these launch in time then, too.
     """
-    rows = np.flatnonzero(np.isin(step.rows.call, calls) & ~schedule.row_gone)
-    shortest: dict[str, int] = {}
-    collectives = [row for row in rows.tolist() if step.rows.category[row] == "communication"]
-    for row in collectives:
-        name = step.rows.name[row]
-        shortest[name] = min(int(schedule.row_dur[row]), shortest.get(name, int(schedule.row_dur[row])))
-    durs = np.array([shortest[step.rows.name[row]] for row in collectives], np.int64)
-    return with_durations(schedule, np.array(collectives, np.int64), durs)
+    within = np.isin(step.rows.call, calls) & ~schedule.row_gone
+    rows = [row for row in np.flatnonzero(within).tolist() if step.rows.category[row] == "communication"]
+    kinds = [(step.rows.name[row], int(step.rows.elements_in[row])) for row in rows]
+    durs = [
+        min(int(schedule.row_dur[row]), step.pace.collectives.get(kind, int(schedule.row_dur[row])))
+        for row, kind in zip(rows, kinds, strict=True)
+    ]
+    return with_durations(schedule, np.array(rows, np.int64), np.array(durs, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

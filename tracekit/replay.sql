@@ -53,6 +53,7 @@ ORDER BY
 -- column step INTEGER: its step.
 -- column category VARCHAR: category.
 -- column subcategory VARCHAR: subcategory, '' without one.
+-- column elements_in BIGINT: elements that a collective is given, where recorded.
 CREATE MACRO replay_rows(of_rank := 0, of_device := 0, from_ts := 0, to_ts := 9223372036854775807) AS TABLE
 SELECT
     d.id,
@@ -65,7 +66,8 @@ SELECT
     d.op_id,
     d.step,
     coalesce(c.category, 'other') AS category,
-    coalesce(c.subcategory, '') AS subcategory
+    coalesce(c.subcategory, '') AS subcategory,
+    d.elements_in
 FROM device_activity AS d
 LEFT JOIN ops AS o ON o.id = d.op_id
 LEFT JOIN kernel_classes AS c
@@ -197,6 +199,23 @@ JOIN bounds AS b
     AND b.in_graph = g.in_graph
 WHERE g.ns BETWEEN b.low AND b.high
 GROUP BY GROUPING SETS ((g.rank, g.device, g.in_graph, g.name), (g.rank, g.device, g.in_graph))
+ORDER BY ALL;
+
+-- The least that collectives took, on any rank. What they take beyond is waiting for ranks that came late.
+-- column name VARCHAR: of the kernel.
+-- column elements_in BIGINT: elements that it is given, where recorded.
+-- column dur BIGINT: ns.
+CREATE MACRO shortest_collectives() AS TABLE
+SELECT
+    d.name,
+    d.elements_in,
+    min(d.dur) AS dur
+FROM device_activity AS d
+WHERE d.kind = 'kernel'
+    AND d.name IN (SELECT name FROM kernel_classes WHERE category = 'communication')
+GROUP BY
+    d.name,
+    d.elements_in
 ORDER BY ALL;
 
 -- Waits of streams for events, where the profiler recorded them.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracekit.arrays import ABSENT
 from tracekit.trace import Trace
 
 # Where a trace has too few rows to tell: from the end of a launch call to the start of the kernel, and the pause of a
@@ -33,12 +34,15 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class Pace:
     """What one device takes between its rows. Pauses by the name of the row after them; None for all names.
-    capability: the first figure of its CUDA compute capability, 0 if that is not known."""
+    capability: the first figure of its CUDA compute capability, 0 if that is not known. collectives: the least that
+    each took on any rank, ns, by name and elements given (ABSENT where not recorded).
+    """
 
     capability: int
     latencies: Mapping[str, Latency]
     eager_gaps: Mapping[str | None, int]
     graph_gaps: Mapping[str | None, int]
+    collectives: Mapping[tuple[str, int], int]
 
     def latency(self, call_name: str) -> Latency:
         """Of a call of this name; of one never measured that of a kernel launch, if it is none of a graph."""
@@ -69,6 +73,10 @@ def pace_of(trace: Trace, rank: int, device: int | None) -> Pace:
         {one["call_name"]: _latency(one) for one in latencies if one["count"] >= _FEW},
         by_name[False],
         by_name[True],
+        {
+            (one["name"], ABSENT if one["elements_in"] is None else one["elements_in"]): one["dur"]
+            for one in whole.macro("shortest_collectives").to_pylist()
+        },
     )
 
 

@@ -62,6 +62,7 @@ class Rows:
     name: list[str]
     category: list[str]
     subcategory: list[str]
+    elements_in: Int64s
 
     @property
     def end(self) -> Int64s:
@@ -216,6 +217,7 @@ def _arrays(calls: pa.Table, rows: pa.Table, step: int | None) -> tuple[Calls, R
         numbers(rows, "id"), numbers(rows, "ts"), numbers(rows, "dur"), numbers(rows, "stream"), call_of,
         numbers(rows, "op_id"), own, launch_ids != ABSENT, rows["kind"].to_pylist(), rows["name"].to_pylist(),
         rows["category"].to_pylist(), rows["subcategory"].to_pylist(),
+        numbers(rows, "elements_in"),
     )  # fmt: skip
     names, kinds = calls["name"].to_pylist(), calls["wait"].to_pylist()
     ts, dur = numbers(calls, "ts"), numbers(calls, "dur")
