@@ -240,29 +240,41 @@ def estimate(group: Group, changes: Sequence[Change]) -> Estimate:
 
 
 def joint(group: Group, changes: Sequence[Change]) -> list[Estimate]:
-    """Changes one on top of the other, in their order: each entry is what that change adds. The upper ends add up to
-    what all of them win together at best, the lower ends to no more than at worst: never more than the step takes.
-    Raises ValueError for a group that is refused.
+    """Changes one on top of the other, in their order: each entry is what that change adds. The upper ends add up to no
+    more than what all of them win together at best, which is never more than the step takes. Raises ValueError for a
+    group that is refused.
     """
     sums = _cumulative(group, changes)
     together = [_median_of(group, [(low[place], high[place]) for low, high in sums]) for place in range(len(changes))]
     added = []
     for place, one in enumerate(together):
         before = together[place - 1] if place else replace(one, saving_low_ns=0, saving_high_ns=0)
+        parts = (one.saving_low_ns - before.saving_low_ns, one.saving_high_ns - before.saving_high_ns)
         middles = [
             (low[place] + high[place] - (low[place - 1] + high[place - 1] if place else 0)) // 2 for low, high in sums
         ]
-        high = one.saving_high_ns - before.saving_high_ns
         added.append(
             replace(
                 one,
-                saving_low_ns=min(high, one.saving_low_ns - before.saving_low_ns),
-                saving_high_ns=high,
+                saving_low_ns=min(parts),
+                saving_high_ns=max(parts),
                 spread_low_ns=min(middles),
                 spread_high_ns=max(middles),
             )
         )
-    return added
+    return _within(added, together[-1].saving_high_ns if together else 0)
+
+
+def _within(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
+    """The same with upper ends that add up to no more than that. What a change adds at worst may be more than at best:
+    then those before it have left more.
+    """
+    kept = []
+    for place, one in enumerate(estimates):
+        high = min(one.saving_high_ns, most - sum(later.saving_low_ns for later in estimates[place + 1 :]))
+        kept.append(replace(one, saving_high_ns=high))
+        most -= high
+    return kept
 
 
 def _cumulative(group: Group, changes: Sequence[Change]) -> list[tuple[list[int], list[int]]]:
