@@ -209,12 +209,15 @@ class Builder:
             "_C::rotary_embedding",
             (Typed("long int", (tokens,)), (tokens, self.q), (tokens, self.kv), str(head), (8192, head), "True"),
         )
-        sizes = f"[{self.q}, {self.kv}, {self.kv}]"
-        views = (
+        return Launch((f"nn.Module: RotaryEmbedding_{index}",), (op,), self._heads(), "cudaLaunchKernel", kernel)
+
+    def _heads(self) -> tuple[Op, ...]:
+        """Queries, keys and values as views of the projection's result."""
+        tokens, sizes = self.shape.tokens, f"[{self.q}, {self.kv}, {self.kv}]"
+        return (
             Op("aten::split_with_sizes", ((tokens, self.q + 2 * self.kv),), (sizes, "-1")),
             Op("aten::view", ((tokens, self.q),), (f"[{tokens}, -1]",)),
         )
-        return Launch((f"nn.Module: RotaryEmbedding_{index}",), (op,), views, "cudaLaunchKernel", kernel)
 
     def _cache(self, index: int) -> Launch:
         tokens, head = self.shape.tokens, self.model.head_dim
@@ -247,7 +250,8 @@ class Builder:
             "sgl_kernel::fused_rope_store",
             ((tokens, self.q), (tokens, self.kv), (tokens, self.kv), cache, cache, (8192, head), slots, slots, "True"),
         )
-        return Launch((f"nn.Module: RotaryEmbedding_{index}",), (op,), (), "cudaLaunchKernel", kernel)
+        around = Op("sglang::unified_attention_with_output", ((tokens, self.q), (tokens, self.kv), (tokens, self.kv)))
+        return Launch((f"nn.Module: Attention_{index}",), (around, op), self._heads(), "cudaLaunchKernel", kernel)
 
     def _attention(self, index: int) -> list[Launch]:
         """One attention kernel per phase present: FlashAttention for prefill, FlashInfer's paged one for decode."""

@@ -24,6 +24,7 @@ from tracekit.replay_edits import (
     free_launches,
     overlapped,
     with_durations,
+    without_nodes,
     without_rows,
     without_waits,
 )
@@ -44,7 +45,7 @@ CALL_NS = 2_500
 CALL_ADDED_NS = 3_000
 HOST_ADDED = 0.1
 # Of the host time of launches that fusion saves, at least this share goes: the fused one has more to prepare.
-FUSED_HOST_SHARE = 0.8
+FUSED_HOST_SHARE = 0.9
 
 
 class Change(Protocol):
@@ -79,8 +80,7 @@ class Graph:
 
 def graph_cost(step: Step, optimistic: bool) -> GraphCost:
     """What a graph replay takes on the device of a step."""
-    vendor = "hip" if any(name.startswith("hip") for name in step.calls.name) else "cuda"
-    pace = step.pace
+    pace, vendor = step.pace, _vendor(step)
     overlapping = pace.capability >= OVERLAPPING_FROM or min(pace.gap(None, False), pace.gap(None, True)) < 0
     least, most = (0 if overlapping else GRAPH_GAP_NS[0]), pace.eager_gaps.get(None, GRAPH_GAP_NS[1])
     return GraphCost(
@@ -89,6 +89,10 @@ def graph_cost(step: Step, optimistic: bool) -> GraphCost:
         latency_ns=max(0, pace.latency(f"{vendor}GraphLaunch").ns),
         gap_ns=min(least, most) if optimistic else most,
     )
+
+
+def _vendor(step: Step) -> str:
+    return "hip" if any(name.startswith("hip") for name in step.calls.name) else "cuda"
 
 
 def _prompt_peers(step: Step, schedule: Schedule, calls: Int64s) -> Schedule:
@@ -132,6 +136,9 @@ class Fuse:
         first = np.array([one.rows[0] for one in groups], np.int64)
         durs = np.array([one.dur_low_ns if optimistic else one.dur_high_ns for one in groups], np.int64)
         gone = np.concatenate([one.rows[1:] for one in groups])
+        # A shorter graph is launched sooner: the more, the more a node costs.
+        node_ns = GRAPH_NODE_NS[_vendor(step)][optimistic]
+        schedule = without_nodes(schedule, gone, node_ns)
         schedule = without_rows(schedule, gone, 1.0 if optimistic else FUSED_HOST_SHARE)
         return with_durations(schedule, first, durs)
 

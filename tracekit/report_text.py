@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from tracekit import report_counters, report_idle, report_plan, report_roofline, report_steps
+from tracekit import report_counters, report_fusion, report_idle, report_plan, report_roofline, report_steps
 from tracekit.analysis import SEVERITIES, Finding, Result, Row, duration
 from tracekit.text_grid import grid
 from tracekit.text_page import PLACEHOLDER, Page
@@ -230,6 +230,8 @@ class Report(Page):
             return [*head, *parts, *report_idle.longest_gaps(self, trace, result)]
         if name == "counters":
             return [*head, *report_counters.in_full(self, trace, result)]
+        if name == "fusion":
+            return [*head, *report_fusion.in_full(self, result)]
         if name == "plan":
             return [*head, *report_plan.in_full(self, result)]
         if name == "roofline":
