@@ -119,7 +119,7 @@ def regions(trace: Trace, limits: Limits = DEFAULTS) -> tuple[Region, ...]:
 
 def decode_graph(trace: Trace, group: Group) -> OneGraph:
     """Everything of a group's steps that could be captured as one graph, blockers assumed gone."""
-    found = {step.step: pieces_of(trace, group, step) for step in group.chosen}
+    found = _pieces(trace, group)
     return _one_graph(group, found)
 
 
@@ -132,6 +132,12 @@ def _one_graph(group: Group, found: Mapping[int | None, Pieces]) -> OneGraph:
     )
 
 
+def _pieces(trace: Trace, group: Group) -> dict[int | None, Pieces]:
+    """Of the chosen steps and of those that lead them in."""
+    steps = [one for step in group.chosen for one in (step.lead, step) if one is not None]
+    return {step.step: pieces_of(trace, group, step) for step in steps}
+
+
 def _whole_name(group: Group) -> str:
     return "the step" if group.phase == "unknown" else "the forward pass"
 
@@ -141,7 +147,7 @@ def _regions(trace: Trace, group: Group, limits: Limits) -> list[Region]:
         return [
             Region(group, _whole_name(group), 0, 0, 0, 0, 0, None, 0, 0, reason=group.refusal or "no step to replay")
         ]
-    found = {step.step: pieces_of(trace, group, step) for step in group.chosen}
+    found = _pieces(trace, group)
     reference = found[group.median.step]
     if not len(reference.whole):
         why = "no launch of the step was recorded on the thread that launches, so nothing can be captured"
