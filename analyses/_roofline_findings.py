@@ -27,6 +27,9 @@ _PRODUCTS = frozenset(("gemm", "moe"))
 _HALF = frozenset(("bf16", "fp16"))
 _EIGHT_BITS = re.compile(r"Float8|unsigned char|signed char", re.IGNORECASE)  # how caches of 8 bits are recorded
 _LEFT_ALONE = frozenset(("lm_head", "router"))  # by those who quantise models
+_FUSED = frozenset(  # categories that the analysis fusion looks after
+    ("activation", "elementwise", "fused_pointwise", "kv_cache", "norm", "quant", "reduction", "rope", "softmax")
+)
 _VOCABULARY, _SURE_VOCABULARY = 16_000, 110_000  # columns: of a sharded one at least; more than a layer has
 Saving = Callable[[Row], float]
 Device = tuple[int, int | None]
@@ -111,6 +114,13 @@ def _beyond(row: Row) -> float:
     return max(0.0, float(min(row["alone_ns"] - row["roof_ns"], row["exclusive_ns"])))
 
 
+def _promised(rows: Sequence[Row]) -> int:
+    """Of what these take beyond that, what is theirs to promise: of kernels that could be one with their neighbours the
+    analysis fusion says what they could save, and no nanosecond is promised twice.
+    """
+    return int(sum(_beyond(row) for row in rows if row["category"] not in _FUSED))
+
+
 def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
     """One for each family in which enough time is lost."""
     for family in dict.fromkeys(map(advice.family, rows)):
@@ -130,7 +140,7 @@ def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping
                 where=_where(device, devices),
             ),
             detail=f"Mostly {_listed(here, _far_words)}. {detail}",
-            saving_high_ns=int(beyond),
+            saving_high_ns=_promised(here),
             evidence=_evidence(here),
             remedy=remedy,
             cost=cost,
@@ -160,7 +170,7 @@ def _latency(
         texts.LATENCY,
         here,
         lambda row: f"{row['count']:,} x {duration(row['dur_ns'] / max(1, row['count']))}, {_waves(row)}",
-        beyond,
+        _promised(here),
         {
             "which": _short_or_few(here, float(parameters["short_ns"] or 0)),
             "share": f"{share:.1%}",

@@ -62,6 +62,12 @@ def test_nothing_in_nothing_out() -> None:
 # ---- time beyond the least -------------------------------------------------------------------------------------------
 
 
+def test_of_kernels_that_could_be_fused_the_analysis_fusion_says_what_is_to_be_saved() -> None:
+    (finding,) = judged([slow(category="norm"), covered(10 * MS)], h100(busy_ns=20 * MS))
+    assert "spend 7.00 ms beyond their least time" in finding.title
+    assert finding.saving_high_ns == 0
+
+
 def test_whole_finding_of_time_above_the_roof() -> None:
     (finding,) = judged([slow(), covered(10 * MS)], h100(busy_ns=20 * MS))
     assert finding == Finding(
