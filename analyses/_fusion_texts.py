@@ -6,13 +6,15 @@ from collections.abc import Mapping
 
 from tracekit.fusion_patterns import ENGINES
 
-TITLE = "{pattern}: {possibly}{launches} kernels could be {count}: {won} less per {phase}step, {share} of its time{where}"
+TITLE = (
+    "{pattern}: {possibly}{launches} kernels could be {count}: {won} less per {phase}step, {share} of its time{where}"
+)
 DETAIL = "{title}: {kernels}{others}, {time} of a step. {grade} What goes: {removes}{bytes}."
 GRADES = {
     "A": "The ops say which tensor they write, and the next kernel reads it.",
     "B": "Shapes and types fit: what one op makes is what the next one takes.",
-    "C": "They follow each other on the stream; nothing was recorded of what they read and write, so this is possible, no "
-    "more (record_shapes=True, without CUDA graphs, would tell).",
+    "C": "They follow each other on the stream; nothing was recorded of what they read and write, so this is possible, "
+    "no more (record_shapes=True, without CUDA graphs, would tell).",
 }
 BESIDE_GRAPHS = " On top of the CUDA graphs that cuda_graphs advises: what those win is not counted here."
 ACTIVE = " The fused kernel runs already in other places: {names}; these were left out."

@@ -1,6 +1,7 @@
 -- Which kernels could be one: what matching needs to know of device rows, and what fusion() reads.
 
--- Device rows with their size, and the op that started them with its inputs. Ops have inputs where the profiler recorded
+-- Device rows with their size, and the op that started them with its inputs. Ops have inputs where the profiler
+-- recorded
 -- shapes; rows of a graph replay have no op.
 -- column id BIGINT: the row.
 -- column rank INTEGER: rank.
@@ -42,7 +43,8 @@ ORDER BY
     rank,
     device;
 
--- Patterns of kernels that could be one, by device, phase and batch; filled by the Trace when a query first reads it, by
+-- Patterns of kernels that could be one, by device, phase and batch; filled by the Trace when a query first reads it,
+-- by
 -- matching and replaying representative steps (tracekit/fusion_candidates.py). All times are of one step.
 -- column place BIGINT: in which order they were estimated.
 -- column rank INTEGER: rank.
@@ -60,7 +62,8 @@ ORDER BY
 -- column error DOUBLE: how far the replay of an unchanged step is off, as a share of it.
 -- column grade VARCHAR: how sure it is that one reads what the other wrote: A the op says where it writes, B shapes and
 -- types fit, C they follow each other; '' without any.
--- column state VARCHAR: candidate; partly active (the fused kernel runs elsewhere); active (everywhere: nothing to win);
+-- column state VARCHAR: candidate; partly active (the fused kernel runs elsewhere); active (everywhere: nothing to
+-- win);
 -- not fusible (listed alone).
 -- column remark VARCHAR: what was seen: fused kernels and how often, why there is no estimate.
 -- column example_id BIGINT: the first of the kernels, once; NULL without any.

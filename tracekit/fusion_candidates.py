@@ -111,13 +111,13 @@ def _least(step: Step, graphs: Sequence[Change], fusions: Sequence[Change]) -> l
 
 
 def graphs_of(trace: Trace, group: Group) -> list[Change]:
-    """The graphs that cuda_graphs advises for a group: what they win, fusion cannot win again."""
-    from tracekit.graph_regions import WORTH, regions
+    """The graphs of which cuda_graphs promises something in a group: what they win, fusion cannot win again."""
+    from tracekit.graph_regions import MAY_HELP, WORTH, regions
 
     return [
         one.change
         for one in regions(trace)
-        if _key(one.group) == _key(group) and one.verdict == WORTH and one.change is not None and not one.is_whole
+        if _key(one.group) == _key(group) and one.verdict in (WORTH, MAY_HELP) and one.change is not None
     ]
 
 
@@ -185,7 +185,7 @@ def _found(book: Catalogue, scene: Scene, pattern: Pattern, device: Device) -> l
     times = step.rows.dur, scene.quick_ns, scene.slow_ns
     found = []
     for match in list(chains(scene)) if is_chain else scene.matches(book, pattern):
-        evidence = evidence_of(match, step.rows, scene.inputs)
+        evidence = evidence_of(match, step.rows.id, scene.inputs)
         if evidence is None or scene.taken[list(match.rows)].any():
             continue
         if is_chain and is_compiled(scene, match):

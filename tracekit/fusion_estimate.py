@@ -84,13 +84,14 @@ def fused(
 
 def _at_best(evidence: Evidence, rates: Sequence[float], device: Device) -> int:
     """Time of what has to be moved all the same, at the best rate of these kernels or of good ones; 0 where that is not
-    known."""
-    if evidence.moved is None or evidence.removed_high is None:
+    known: of short kernels the own rate tells nothing.
+    """
+    good = device.bandwidth
+    if evidence.moved is None or evidence.removed_high is None or good is None or device.cached is None:
         return 0
     left = max(0, evidence.moved - evidence.removed_high)
-    good = device.cached if left <= device.cached_bytes else device.bandwidth
-    best = max([*rates, good or 0])
-    return round(1e9 * left / best) if best else 0
+    best = max([*rates, device.cached if left <= device.cached_bytes else good])
+    return round(1e9 * left / best)
 
 
 def _saved(evidence: Evidence, durs: Sequence[int], rates: Sequence[float], device: Device) -> int:

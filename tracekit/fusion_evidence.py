@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tracekit.arrays import Int64s
 from tracekit.fusion_inputs import Flow, Inputs
 from tracekit.fusion_match import Match
 from tracekit.op_call import Tensor
-from tracekit.replay_step import Rows
 
 Grade = Literal["A", "B", "C"]
+_REMEMBERED = 64  # tensors read already that a later row may read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class _Edge:
     certain: bool
 
 
-def evidence_of(match: Match, rows: Rows, inputs: Inputs) -> Evidence | None:
-    """The evidence of a match, None where what was recorded speaks against it."""
-    ids = [int(rows.id[row]) for row in match.rows]
+def evidence_of(match: Match, row_ids: Int64s, inputs: Inputs) -> Evidence | None:
+    """The evidence of a match, None where what was recorded speaks against it. row_ids: of all rows of the step."""
+    ids = [int(row_ids[row]) for row in match.rows]
     flows = [inputs.flow(id) for id in ids]
     edges = _edges(flows)
     known = [flow is not None for flow in flows]
@@ -73,7 +74,7 @@ def is_same(written: Tensor, read: Tensor) -> bool:
 
 def _edges(flows: Sequence[Flow | None]) -> list[_Edge]:
     """For each tensor that a row reads, the latest such one that an earlier row wrote; those that nobody has read yet
-    go first: what is written is to be read.
+    go first, for what is written is to be read. No row takes one tensor twice.
     """
     found: list[_Edge] = []
     unread: list[tuple[int, Tensor]] = []
@@ -81,17 +82,18 @@ def _edges(flows: Sequence[Flow | None]) -> list[_Edge]:
     for at, flow in enumerate(flows):
         if flow is None:
             continue
+        taken: list[tuple[int, Tensor]] = []
         for read in flow.reads:
-            pool = next((one for one in (unread, old) if any(is_same(written, read) for _, written in one)), None)
-            if pool is None:
+            fits = (one for one in (*reversed(unread), *reversed(old)) if one not in taken and is_same(one[1], read))
+            source = next(fits, None)
+            if source is None:
                 continue
-            writer, written = next(one for one in reversed(pool) if is_same(one[1], read))
-            source = flows[writer]
-            found.append(_Edge(writer, at, written, read, source is not None and source.certain))
-            if pool is unread:
-                unread.remove((writer, written))
-                old.append((writer, written))
-        unread += [(at, written) for written in flow.writes]
+            taken.append(source)
+            writer = flows[source[0]]
+            found.append(_Edge(source[0], at, source[1], read, writer is not None and writer.certain))
+        old = [*old, *(one for one in unread if one in taken)][-_REMEMBERED:]
+        left = [one for one in unread if one not in taken]
+        unread = [*left, *((at, written) for written in flow.writes)][-_REMEMBERED:]
     return found
 
 
