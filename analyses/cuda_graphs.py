@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracekit import graph_regions
 from tracekit.analyses import _graph_texts as texts
@@ -24,6 +27,9 @@ from tracekit.wording import counted
 _PROMISED = (graph_regions.WORTH, graph_regions.MAY_HELP)
 _NOTHING = (graph_regions.ALREADY, graph_regions.GPU_BOUND)
 _SHOWN = 3  # calls of each region named as evidence
+# Idle time that is for graphs to promise: of other causes idle_gaps says what it could save at most.
+_TOLD_BY_IDLE = "what waiting costs in all idle_gaps says, and promises."
+_LAUNCHING = ("launch_bound", "launch_latency", "graph_launch")
 _DEVICES = """
     SELECT
         rank,
@@ -72,7 +78,9 @@ class CudaGraphs:
             reason = no_device(trace.footer) if trace.macro("device_time").num_rows == 0 else "no whole step to look at"
             return Result(self.name, parameters, (), table, (), Coverage(reason=reason))
         falls, padded = fall_backs(trace), paddings(trace)
-        findings = _findings(found, falls, padded, setting(trace.whole), parameters)
+        idle = trace.analyze("idle_gaps").table
+        launching = idle.filter(pc.field("cause").isin(_LAUNCHING)) if idle.num_rows else None
+        findings = _findings(found, (falls, padded), setting(trace.whole), launching, parameters)
         return Result(
             self.name,
             parameters,
@@ -141,6 +149,18 @@ class _Case:
     regions: tuple[Region, ...]
     where: str
 
+    def promised(self, launching: pa.Table | None) -> tuple[int, int]:
+        """Of all steps, what is for graphs alone to promise. launching: gaps that launching caused; None: not known."""
+        steps = len(self.group.steps)
+        low, high = self.saving
+        if launching is None:
+            return low * steps, high * steps
+        here = (pc.field("rank") == self.group.rank) & pc.field("device").isin([self.group.device])
+        if self.group.steps != (None,):
+            here &= pc.field("step").isin([one for one in self.group.steps if one is not None])
+        most = pc.sum(launching.filter(here)["dur"]).as_py() or 0
+        return min(low * steps, most), min(high * steps, most)
+
     @property
     def saving(self) -> tuple[int, int]:
         """Of one step."""
@@ -168,13 +188,14 @@ class _Case:
 
 def _findings(
     found: Sequence[Region],
-    falls: Sequence[FallBack],
-    padded: Sequence[Padding],
+    sizes: tuple[Sequence[FallBack], Sequence[Padding]],
     whole: Setting,
+    launching: pa.Table | None,
     parameters: Mapping[str, Scalar],
 ) -> list[Finding]:
+    falls, padded = sizes
     promised = [
-        _worth(case, whole, float(parameters["critical_share"] or 0))
+        _worth(case, whole, launching, float(parameters["critical_share"] or 0))
         for case in _worst(found, lambda one: one in _PROMISED)
     ]
     blocked = [_blocked(case) for case in _worst(found, lambda one: one.startswith(graph_regions.BLOCKED))]
@@ -184,11 +205,10 @@ def _findings(
     return [*promised, *blocked, *eager, *wasteful, *nothing]
 
 
-def _worst(found: Sequence[Region], wanted: object) -> Iterator[_Case]:
+def _worst(found: Sequence[Region], wanted: Callable[[str], bool]) -> Iterator[_Case]:
     """Of each phase and batch size the device where most is to be won: devices work side by side, so their savings do
     not add up.
     """
-    assert callable(wanted)
     cases: dict[tuple[str, str], list[_Case]] = {}
     devices = len({(one.group.rank, one.group.device) for one in found})
     for group, same in _by_group(found):
@@ -202,7 +222,7 @@ def _worst(found: Sequence[Region], wanted: object) -> Iterator[_Case]:
         yield _Case(worst.group, worst.regions, where)
 
 
-def _worth(case: _Case, whole: Setting, critical_share: float) -> Finding:
+def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_share: float) -> Finding:
     group, (low, high) = case.group, case.saving
     step = group.median.measured_ns
     severity: Severity = "warning" if any(one.verdict == graph_regions.WORTH for one in case.regions) else "info"
@@ -217,8 +237,8 @@ def _worth(case: _Case, whole: Setting, critical_share: float) -> Finding:
         severity=severity,
         title=f"{what} would save {case.interval} {case.per_step}, {share}{case.where}",
         detail=_detail(case),
-        saving_low_ns=low * len(group.steps),
-        saving_high_ns=high * len(group.steps),
+        saving_low_ns=case.promised(launching)[0],
+        saving_high_ns=case.promised(launching)[1],
         evidence=case.evidence,
         remedy=texts.remedy(whole.engine, group.phase, has_graphs=has_graphs, serving=whole.workload == "serving"),
         cost=texts.COST,
@@ -254,17 +274,14 @@ def _estimates(case: _Case) -> list[Estimate]:
 
 def _blocked(case: _Case) -> Finding:
     (region,) = case.regions
-    group, (low, high) = case.group, case.saving
-    steps = len(group.steps)
+    group, steps = case.group, len(case.group.steps)
     inside = [one for one in region.blockers if one.place == "inside" and one.splits]
     return Finding(
         severity="warning",
         title=f"what stands between CUDA graphs costs {case.interval} more {case.per_step}: {named(inside, steps, 2)}"
         f"{case.where}",
         detail=f"Without {named(inside, steps)} {_whole_of(group)} could be one graph of {launches(region.launches)}. "
-        "The saving comes on top of that of graphs of the pieces.",
-        saving_low_ns=low * steps,
-        saving_high_ns=high * steps,
+        f"The saving comes on top of that of graphs of the pieces; {_TOLD_BY_IDLE}",
         evidence=_ids(inside),
         remedy=texts.unblock(one.kind for one in inside),
         cost=texts.BLOCKED_COST,

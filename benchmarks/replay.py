@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -49,10 +50,9 @@ def main() -> None:
             for group in groups(trace):
                 for step in group.chosen:
                     count = len(step.calls) + len(step.rows)
-                    play, loop = zip(
-                        *((seconds(step.schedule.times), seconds(lambda: added(count))) for _ in range(ROUNDS)),
-                        strict=True,
-                    )
+                    loop_of = partial(added, count)
+                    rounds = [(seconds(step.schedule.times), seconds(loop_of)) for _ in range(ROUNDS)]
+                    play, loop = zip(*rounds, strict=True)
                     ratio = median(one / other for one, other in zip(play, loop, strict=True))
                     errors.append(step.error)
                     name = path.name.partition(".")[0]

@@ -54,7 +54,7 @@ class _InOrder(click.Command):
     "--graph",
     multiple=True,
     metavar="PHASE",
-    help="All that could be captured in the steps of this phase (all: of any) is one CUDA graph, whatever blocks it now.",
+    help="All that could be captured in steps of this phase (all: of any) is one CUDA graph, whatever blocks it now.",
 )
 @click.option(
     "--fuse",

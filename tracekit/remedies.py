@@ -26,7 +26,8 @@ from tracekit.wording import counted
 Kind = Literal["graph", "fusion", "sync", "copy", "overlap"]
 _WORTH = (graph_regions.WORTH, graph_regions.MAY_HELP)
 _PRICES: dict[Kind, str] = {
-    "graph": "Capture takes start-up time and memory; shapes and addresses are fixed, so batches are padded to some sizes.",
+    "graph": "Capture takes start-up time and memory; shapes and addresses are fixed, so batches are padded to a few "
+    "sizes.",
     "sync": "Results are seen a step later, or stay on the device.",
     "copy": "Pinned host memory, which the system cannot swap.",
     "overlap": "Work has to be split; kernels beside communication share its bandwidth and multiprocessors.",
@@ -36,8 +37,9 @@ _SHOWN = 3  # rows named as evidence
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Something to change. source: the analysis that says more of it. price: what it costs. evidence: ids of some of the rows that it changes.
-    possible: it rests on adjacency alone. joins: it makes one graph of those that another remedy makes.
+    """Something to change. source: the analysis that says more of it. price: what it costs. evidence: ids of some of the
+    rows that it changes. possible: it rests on adjacency alone. joins: it makes one graph of those that another remedy
+    makes.
     """
 
     change: Change

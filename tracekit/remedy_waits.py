@@ -22,8 +22,8 @@ _READS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NoWait:
-    """Calls of one name in one op do not wait any more. cause: sync or pageable_copy. count: of them in the median step.
-    reads: the host reads what it waits for, so that it may have to wait all the same: at worst nothing is won.
+    """Calls of one name in one op do not wait any more. cause: sync or pageable_copy. count: of them in the median
+    step. reads: the host reads what it waits for, so that it may have to wait all the same: at worst nothing is won.
     """
 
     cause: str

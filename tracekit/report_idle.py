@@ -149,6 +149,11 @@ def _per_step(summary: Sequence[Row]) -> dict[str, dict[str, float]]:
 # ---- gaps ------------------------------------------------------------------------------------------------------------
 
 
+def in_full(page: Page, trace: Trace, idle: Result) -> list[Text]:
+    """How long gaps are, what is to be known of them, and the longest."""
+    return [*lengths(page, idle), *remarks(page, idle), *longest_gaps(page, trace, idle)]
+
+
 def lengths(page: Page, idle: Result) -> list[Text]:
     """How many gaps are how long, and what time they take."""
     bins = _bins(idle.summary)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.text import Text
 
-from tracekit import report_counters, report_fusion, report_idle, report_plan, report_roofline, report_steps
+from tracekit import (
+    report_counters,
+    report_fusion,
+    report_graphs,
+    report_idle,
+    report_plan,
+    report_roofline,
+    report_steps,
+)
 from tracekit.analysis import SEVERITIES, Finding, Result, Row, duration
 from tracekit.text_grid import grid
 from tracekit.text_page import PLACEHOLDER, Page
@@ -86,6 +94,18 @@ def _screen(
     return lines
 
 
+# What tables look like that say more than a grid does.
+_IN_FULL: Mapping[str, Callable[[Page, Trace, Result], list[Text]]] = {
+    "counters": report_counters.in_full,
+    "cuda_graphs": lambda page, _, result: report_graphs.in_full(page, result),
+    "fusion": lambda page, _, result: report_fusion.in_full(page, result),
+    "idle_gaps": report_idle.in_full,
+    "plan": lambda page, _, result: report_plan.in_full(page, result),
+    "roofline": lambda page, _, result: report_roofline.in_full(page, result),
+    "steps": lambda page, _, result: report_steps.in_full(page, result),
+}
+
+
 class Report(Page):
     """The parts of the report."""
 
@@ -104,6 +124,7 @@ class Report(Page):
         return lines + (report_roofline.overview(self, roofline, most) if roofline and most is not None else [])
 
     def title(self, trace: Trace) -> list[Text]:
+        """What the trace is, and which part of it is looked at."""
         footer = trace.footer
         models = sorted({device.name for device in footer.devices if device.name})
         counts = [counted(footer.ledger.stored, "event"), counted(len(footer.ranks), "rank")]
@@ -113,6 +134,7 @@ class Report(Page):
         return lines + (self.wrapped(f"only {trace.scope}", "", "cyan", None) if trace.scope else [])
 
     def categories(self, attribution: Result, most: int | None) -> list[Text]:
+        """Where the busy time goes."""
         rows = attribution.table.to_pylist()
         total = sum(row["exclusive_ns"] for row in rows)
         if not total:
@@ -201,6 +223,7 @@ class Report(Page):
         return lines
 
     def health(self, health: Result, room: int) -> list[Text]:
+        """What is wrong with the trace, in so many lines."""
         name = "Health of the whole trace" if self.chosen else "Health"
         rows = health.table.to_pylist()
         bad = [row for status in ("fail", "warn") for row in rows if row["status"] == status]
@@ -217,25 +240,16 @@ class Report(Page):
         return lines
 
     def check(self, row: Row, most: int | None) -> list[Text]:
+        """One check, in at most so many lines."""
         first, *more = self.wrapped(f"{row['check']}: {row['detail']}", " " * 7, "", most)
         status = Text(f"  {row['status']:<5}", style=_STYLES[row["status"]], no_wrap=True)
         return [status.append(first.plain[7:], style=""), *more]
 
     def table(self, trace: Trace, name: str, result: Result) -> list[Text]:
+        """All rows of an analysis."""
         head = self.line((name, "bold underline"))
-        if name == "steps":
-            return [*head, *report_steps.in_full(self, result)]
-        if name == "idle_gaps":
-            parts = report_idle.lengths(self, result) + report_idle.remarks(self, result)
-            return [*head, *parts, *report_idle.longest_gaps(self, trace, result)]
-        if name == "counters":
-            return [*head, *report_counters.in_full(self, trace, result)]
-        if name == "fusion":
-            return [*head, *report_fusion.in_full(self, result)]
-        if name == "plan":
-            return [*head, *report_plan.in_full(self, result)]
-        if name == "roofline":
-            return [*head, *report_roofline.in_full(self, result)]
+        if name in _IN_FULL:
+            return [*head, *_IN_FULL[name](self, trace, result)]
         rows = result.table.to_pylist()
         if name == "health":
             return [*head, *(line for row in rows for line in self.check(row, None))]

@@ -245,9 +245,7 @@ def _refuse_strangers(
             known = ", ".join(sorted(phases - {"unknown"})) or "none: no steps are marked"
             raise UsageError(f"no step of phase {change.phase!r} to graph; phases here: {known}; or {ALL}")
         if isinstance(change, Fusion) and change.pattern not in (ALL, *patterns):
-            raise UsageError(
-                f"no pattern {change.pattern!r} in the catalogue; there are: {', '.join(patterns)}"
-            )
+            raise UsageError(f"no pattern {change.pattern!r} in the catalogue; there are: {', '.join(patterns)}")
         told = [(group, each[place]) for group, each in zip(found, bound, strict=True) if not group.refusal]
         counts = [matches(one, group.median)[0] for group, of in told for one in of]
         if all(count == 0 for count in counts):
