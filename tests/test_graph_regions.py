@@ -38,7 +38,8 @@ from tracekit.trace import Trace
 
 def sequence(path: Path, rows: Rows, **parameters: Any) -> list[Row]:
     with tracekit.open(write_trace(path / "trace.parquet", rows)) as trace:
-        return trace.macro("graph_launches", parameters).to_pylist()
+        launches: list[Row] = trace.macro("graph_launches", parameters).to_pylist()
+        return launches
 
 
 def found(path: Path, rows: Rows, **limits: Any) -> tuple[Region, ...]:

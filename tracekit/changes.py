@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tracekit.arrays import Int64s
-from tracekit.replay import Schedule
+from tracekit.replay import Schedule, ordered
 from tracekit.replay_choice import Group
 from tracekit.replay_edits import (
     GraphCost,
@@ -70,12 +70,32 @@ class Graph:
 
     def apply(self, step: Step, schedule: Schedule, optimistic: bool) -> Schedule:
         """As Change says."""
-        cost = graph_cost(step, optimistic)
         for calls in self.calls(step):
-            schedule = as_graph(schedule, calls, cost)
-            if optimistic:
-                schedule = _prompt_peers(step, schedule, calls)
+            schedule = captured(step, schedule, calls, optimistic)
         return schedule
+
+
+def captured(step: Step, schedule: Schedule, calls: Int64s, optimistic: bool) -> Schedule:
+    """The schedule with calls of one thread as one graph, and what follows from that. calls: indexes, ascending."""
+    if not len(calls):
+        return schedule
+    changed = as_graph(schedule, calls, graph_cost(step, optimistic))
+    if optimistic:
+        changed = _prompt_peers(step, changed, calls)
+    return _next_as_well(changed, int(calls[0]))
+
+
+def _next_as_well(schedule: Schedule, call: int) -> Schedule:
+    """Where the graph begins the step, it begins the next one, too, whose first work comes as late after its launch."""
+    first, last = schedule.first_row, schedule.last_row
+    if last < 0 or schedule.row_call[first] != call or schedule.row_call[last] < 0:
+        return schedule
+    call_cost, row_latency, from_end = (
+        one.copy() for one in (schedule.call_cost, schedule.row_latency, schedule.row_from_end)
+    )
+    call_cost[schedule.row_call[last]] = call_cost[call]
+    row_latency[last], from_end[last] = row_latency[first], from_end[first]
+    return ordered(replace(schedule, call_cost=call_cost, row_latency=row_latency, row_from_end=from_end))
 
 
 def graph_cost(step: Step, optimistic: bool) -> GraphCost:

@@ -14,13 +14,13 @@ import numpy as np
 
 from tracekit.analysis import duration
 from tracekit.arrays import Int64s
-from tracekit.changes import Change, Estimate, Graph, graph_cost, joint
+from tracekit.changes import Change, Estimate, Graph, captured, joint
 from tracekit.graph_blockers import Blocker, blockers_of
 from tracekit.graph_pieces import Period, Pieces, alike, period_of, pieces_of, same_places
 from tracekit.graph_times import Calls, indexes, repeats, times
 from tracekit.replay import Schedule
 from tracekit.replay_choice import Group, groups
-from tracekit.replay_edits import as_graph, without_waits
+from tracekit.replay_edits import without_waits
 from tracekit.replay_step import Step
 from tracekit.trace import Trace
 from tracekit.wording import counted
@@ -62,9 +62,8 @@ class OneGraph:
         """As a Change does."""
         for waiting in indexes(self.blocking, step):
             schedule = without_waits(schedule, waiting)
-        cost = graph_cost(step, optimistic)
         for calls in self.calls(step):
-            schedule = as_graph(schedule, calls, cost)
+            schedule = captured(step, schedule, calls, optimistic)
         return schedule
 
 

@@ -37,9 +37,9 @@ _SHOWN = 3  # rows named as evidence
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Something to change. source: the analysis that says more of it. price: what it costs. evidence: ids of some of the
-    rows that it changes. possible: it rests on adjacency alone. joins: it makes one graph of those that another remedy
-    makes.
+    """Something to change. source: the analysis that says more of it. price: what it costs. evidence: ids of some of
+    the rows that it changes. possible: it rests on adjacency alone. joins: it makes one graph of those that another
+    remedy makes.
     """
 
     change: Change
