@@ -192,9 +192,7 @@ def test_an_eager_prefill_of_vllm() -> None:
     with tracekit.open(public("tracelens__b200")) as trace:
         result, idle = trace.analyze("cuda_graphs"), trace.analyze("idle_gaps")
     (row,) = result.table.to_pylist()
-    launching = sum(
-        one["dur"] for one in idle.table.to_pylist() if one["cause"] in ("launch_bound", "launch_latency")
-    )
+    launching = sum(one["dur"] for one in idle.table.to_pylist() if one["cause"] in ("launch_bound", "launch_latency"))
     assert row["verdict"] == "worth it" and row["launches"] == 910
     assert 0.85 * launching < row["saving_low_ns"] < row["saving_high_ns"] < 1.05 * launching
     assert result.findings[0].saving_high_ns == launching
