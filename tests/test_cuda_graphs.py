@@ -39,8 +39,8 @@ def test_whole_finding(tmp_path: Path) -> None:
         "region": "the forward pass", "verdict": "worth it", "steps": 3, "repeats": 3, "launches": 12, "kernels": 12,
         "wall_ns": 555 * US,  # from the start of the first kernel
     }  # fmt: skip
-    # Eleven intervals of 50 us and a call of 4 become one call: of 5 us at best. At worst recording added 1.5 us to each
-    # call and a tenth to the 46 us between, and the call takes 15 us and 0.3 for each kernel.
+    # Eleven intervals of 50 us and a call of 4 become one call: of 5 us at best. At worst recording added 1.5 us to
+    # each call and a tenth to the 46 us between, and the call takes 15 us and 0.3 for each kernel.
     assert row["saving_high_ns"] == (11 * 50 + 4 - 5) * US
     assert row["saving_low_ns"] == round((11 * (2.5 + 41.4) + 2.5 - 15 - 12 * 0.3) * US)
     assert (finding.severity, finding.title) == (

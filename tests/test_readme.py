@@ -70,7 +70,7 @@ def code_blocks(language: str) -> list[str]:
 
 def test_generated_parts_are_what_tracekit_says_today() -> None:
     text = README.read_text()
-    assert len(_GENERATED.findall(text)) == 4
+    assert len(_GENERATED.findall(text)) == 5
     assert text == renew(text), "python -m tests.test_readme writes them anew"
 
 

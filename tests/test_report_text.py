@@ -66,7 +66,7 @@ def test_whole_verdict(tmp_path: Path) -> None:
         "  unattributed         3.00 us    0.3%       3       3.00 us",
         "Findings",
         "  critical launch_bound: the device waits in a few gaps, 365 us in the only decode step, 41.0% of",
-        "           its time; saves 0 to 365 us in all",
+        "           its time",
         "           4 gaps, the longest 92.0 us, in 1 step; mostly in aten::mm (360 us). So few gaps are",
         "           seldom the price of launching: a first use, or one stretch of host code.",
         "           do: Warm up before recording, so that first uses lie outside; if the gap stays, shorten",
@@ -82,7 +82,7 @@ def test_whole_verdict(tmp_path: Path) -> None:
         "           price: Memory and compute move between devices; quantised collectives cost accuracy.",
         "           check: Same load, this one change: exclusive time of communication, on all ranks.",
         "  warning  launch_latency: launches arrive at an empty device, 32.0 us in the only decode step, 3.6%",
-        "           of its time; saves 0 to 32.0 us in all",
+        "           of its time",
         "           4 gaps, the longest 8.00 us, in 1 step; mostly in cudaLaunchKernel (32.0 us). The device",
         "           had nothing else to do while these launches were on their way.",
         "           do: Let launches run ahead of the device: shorten the host code between them, or replay",
@@ -179,7 +179,7 @@ def test_one_screen_when_everything_is_wrong(tmp_path: Path) -> None:
         assert max(map(len, lines)) <= WIDTH
         text = "\n".join(lines)
         assert len(results["idle_gaps"].findings) >= 5
-        for finding in results["idle_gaps"].findings:
+        for finding in (one for one in results["idle_gaps"].findings if one.saving_high_ns):
             assert finding.title[:50] in text
         assert "  11 more               521 us  34.6%  ████████" in lines, "categories make room"
 

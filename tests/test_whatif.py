@@ -90,7 +90,7 @@ def test_communication_hides_at_best(tmp_path: Path) -> None:
     ],
 )
 def test_what_changes_nothing_is_refused(change: Graphs, said: str, tmp_path: Path) -> None:
-    with tracekit.open(write_trace(tmp_path / "trace.parquet", steps(item))) as trace:
-        with pytest.raises(UsageError) as raised:
-            whatif(trace, [change])
+    path = write_trace(tmp_path / "trace.parquet", steps(item))
+    with tracekit.open(path) as trace, pytest.raises(UsageError) as raised:
+        whatif(trace, [change])
     assert str(raised.value).startswith(said)
