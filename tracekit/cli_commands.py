@@ -96,8 +96,8 @@ def analyze(
       tracekit analyze trace.parquet roofline --phase decode --model config.json --plot roofline.svg
 
     TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
-    health, attribution, idle_gaps, plan, ...; all of them, on one screen, if none is named. Exit code 1 if the trace fails a
-    health check.
+    health, attribution, idle_gaps, plan, ...; all of them, on one screen, if none is named. Exit code 1 if the
+    trace fails a health check.
 
     Of a part of the trace, busy time counts with the step that launched it, a gap with the step whose work ended it;
     what crosses --since or --until is cut. The health check is always that of the whole trace.
@@ -155,11 +155,11 @@ def sql(
 
     Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
     steps has a row per serving step, by its rank and number; every event has the step it belongs to, or NULL.
-    Table functions, called with parentheses: attribution(), cuda_graphs(), fusion(), idle_gaps(), plan(), roofline() and
-    steps() give the rows of these analyses (their parameters go by name, as above), health() the counts that the
-    analysis of that name judges;
-    step_time(), busy_segments(), device_time(), idle_gaps_raw(), classified_segments(), launch_calls() and work_rows()
-    are what they are made of; device_peaks has the peaks of the devices.
+    Table functions, called with parentheses: attribution(), cuda_graphs(), fusion(), idle_gaps(), plan(),
+    roofline() and steps() give the rows of these analyses (their parameters go by name, as above), health() the
+    counts that the analysis of that name judges; step_time(), busy_segments(), device_time(), idle_gaps_raw(),
+    classified_segments(), launch_calls() and work_rows() are what they are made of; device_peaks has the peaks of
+    the devices.
     With --ncu, the view ncu_metrics has what was measured, kernel_counters what of it belongs to which kernel.
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
