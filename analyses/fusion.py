@@ -92,7 +92,8 @@ def _coverage(trace: Trace) -> Coverage:
     """The time of steps that could be replayed."""
     of_trace = groups(trace)
     known = sum(group.total_ns for group in of_trace if not group.refusal)
-    reasons = dict.fromkeys(f"{group.label or 'all'}: {group.refusal}" for group in of_trace if group.refusal)
+    refused = [group for group in of_trace if group.refusal]
+    reasons = dict.fromkeys(f"{group.label}: {group.refusal}" if group.label else group.refusal for group in refused)
     reason = "; ".join(reasons) or ("" if of_trace else "no whole step to look at")
     return Coverage(known, sum(group.total_ns for group in of_trace), reason)
 

@@ -46,6 +46,16 @@ def test_whole_outcome(tmp_path: Path) -> None:
     assert found.frame()["change"].tolist() == ["launches for free", "CUDA graph of the forward pass (decode 3-4)"]
 
 
+def test_a_step_may_become_longer(tmp_path: Path) -> None:
+    """Kernels of 155 us that the host launches far ahead: half of them three times as long."""
+    with tracekit.open(
+        write_trace(tmp_path / "trace.parquet", steps(every_ns=10 * US, dur=155 * US, waits=True))
+    ) as trace:
+        (one,) = whatif(trace, [Scale(re.compile("nvjet"), 3.0)]).outcomes
+    assert (one.after_low_ns - one.before_ns) == (one.after_high_ns - one.before_ns) == 6 * 2 * 155 * US
+    assert (one.changes[0].saving_low_ns, one.changes[0].saving_high_ns) == (0, 0)
+
+
 def test_waits_that_are_removed(tmp_path: Path) -> None:
     """Two readbacks a step, each with 60 us of host work after it: by waiting alone, without that work."""
     plant = Plant(launch_bound_ns=10_000, syncs_per_step=2, sync_refill_ns=0)

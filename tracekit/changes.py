@@ -292,6 +292,20 @@ def joint(group: Group, changes: Sequence[Change]) -> list[Estimate]:
     return _within(added, together[-1].saving_high_ns if together else 0)
 
 
+def gain(group: Group, changes: Sequence[Change]) -> tuple[int, int]:
+    """What all changes together win in the median step at worst and at best, ns; negative where it becomes longer, of
+    which estimates say that nothing is won. Raises ValueError for a group that is refused.
+    """
+    if group.refusal or not group.chosen:
+        raise ValueError(group.refusal or "no step to replay")
+    pairs = []
+    for step in group.chosen:
+        start = worst_and_best(step)
+        worst, best = (_times(step, one, changes, optimistic=place > 0) for place, one in enumerate(start))
+        pairs.append(sorted((worst[0] - worst[-1], best[0] - best[-1])))
+    return int(median(low for low, _ in pairs)), int(median(high for _, high in pairs))
+
+
 def _within(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
     """The same with upper ends that add up to no more than that. What a change adds at worst may be more than at best:
     then those before it have left more.

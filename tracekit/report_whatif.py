@@ -52,8 +52,14 @@ def _group(page: Page, one: Outcome, several: bool) -> list[Text]:
     for name, count, saving in cells:
         said += page.line((f"  {cut(name, wide):<{wide}}  {count:>{matched}}  {saving:>{saves}}", ""))
     played = counted(one.replayed, "step")
-    spread = f", saving {interval(one.spread_low_ns, one.spread_high_ns)} each" if one.replayed > 1 else ""
+    spread = (
+        f", saving {interval(one.spread_low_ns, one.spread_high_ns)} each"
+        if one.replayed > 1 and one.spread_high_ns
+        else ""
+    )
     note = f"{played} replayed of {one.steps:,}{spread}; the replay without any change is {one.error:.1%} off"
+    if one.inferred_edges:
+        note += f"; {counted(one.inferred_edges, 'wait')} across streams inferred"
     return said + page.wrapped(note, "  ", "dim", None)
 
 
@@ -74,9 +80,20 @@ def _title(one: Outcome, several: bool) -> str:
 def _share(before: int, low: int, high: int) -> str:
     """How much less that is."""
     least, most = (1 - high / before, 1 - low / before) if before else (0.0, 0.0)
+    if least <= -_LITTLE:
+        return _more(least, most)
     if most < _LITTLE:
         return "no less"
     return f"{most:.1%} less" if f"{least:.1%}" == f"{most:.1%}" else f"{least:.1%} to {most:.1%} less"
+
+
+def _more(least: float, most: float) -> str:
+    """Of a step that becomes longer, at worst."""
+    end = f"{-least:.1%} more"
+    if most >= _LITTLE:
+        return f"{most:.1%} less to {end}"
+    begin = f"{-most:.1%}"
+    return end if end.startswith(begin) else f"{begin} to {end}"
 
 
 def _together(page: Page, told: Sequence[Outcome]) -> list[Text]:

@@ -29,6 +29,7 @@ from tracekit.changes import (
     RemoveSync,
     Scale,
     estimate,
+    gain,
     joint,
 )
 from tracekit.errors import TracekitError, UsageError
@@ -93,7 +94,8 @@ class Share:
 class Outcome:
     """Steps of one phase and batch size on one device, changed. before_ns: the median step as recorded, after_low_ns
     and after_high_ns: with all changes, at best and at worst. error: of the replay without any change, as a share.
-    spread: lowest and highest middle of the saving over the steps replayed. refusal: why nothing is said, or "".
+    spread: lowest and highest middle of the saving over the steps replayed. inferred_edges: waits across streams that
+    the replay takes for granted and nothing recorded. refusal: why nothing is said, or "".
     """
 
     rank: int
@@ -110,6 +112,7 @@ class Outcome:
     spread_low_ns: int
     spread_high_ns: int
     changes: tuple[Share, ...]
+    inferred_edges: int = 0
     refusal: str = ""
 
     @property
@@ -126,7 +129,7 @@ class Outcome:
 
 _COLUMNS = (
     *("rank", "device", "phase", "bucket", "steps", "replayed", "total_ns", "before_ns", "after_low_ns"),
-    *("after_high_ns", "error", "spread_low_ns", "spread_high_ns", "refusal"),
+    *("after_high_ns", "error", "spread_low_ns", "spread_high_ns", "inferred_edges", "refusal"),
 )
 
 
@@ -201,15 +204,17 @@ def _outcome(group: Group, changes: Sequence[Change]) -> Outcome:
     place = (group.rank, group.device, group.phase, group.bucket, len(group.steps), len(group.chosen), group.total_ns)
     if group.refusal or not group.chosen:
         before = group.median.measured_ns if group.chosen else 0
-        return Outcome(*place, before, before, before, group.error, 0, 0, (), group.refusal or "no step to replay")
+        return Outcome(*place, before, before, before, group.error, 0, 0, (), 0, group.refusal or "no step to replay")
     before, error = group.median.measured_ns, group.error
     if not changes:
         return Outcome(*place, before, before, before, error, 0, 0, ())
     added, together = joint(group, changes), estimate(group, changes)
     shares = tuple(_share(change, one, group.median) for change, one in zip(changes, added, strict=True))
     low, high = sum(one.saving_low_ns for one in added), sum(one.saving_high_ns for one in added)
+    least, most = gain(group, changes)
+    low, high = least if least < 0 else low, most if most < 0 else high
     spread = together.spread_low_ns, together.spread_high_ns
-    return Outcome(*place, before, before - high, before - low, error, *spread, shares)
+    return Outcome(*place, before, before - high, before - low, error, *spread, shares, group.median.inferred_edges)
 
 
 def _share(change: Change, added: Estimate, step: Step) -> Share:
