@@ -11,7 +11,7 @@
 -- column step_ns BIGINT: the median step as recorded.
 -- column error DOUBLE: how far its replay without any change is off, as a share of it.
 -- column busy_ns BIGINT: time in it in which the device works.
--- column launches_free_ns BIGINT: the step at best if launches took the host no time; NULL where nothing can be said.
+-- column launches_free_ns BIGINT: the step at best if launches were free, in graphs or not; NULL: it cannot be said.
 -- column place INTEGER: place of the remedy, from 1; NULL: there is none, reason says why.
 -- column remedy VARCHAR: what to change.
 -- column kind VARCHAR: graph, fusion, sync, copy, overlap.

@@ -47,6 +47,8 @@ def test_as_json(trace: Path, tmp_path: Path) -> None:
         (("--scale-kernel", "nvjet"), "--scale-kernel"),
         (("--scale-kernel", "nvjet=0"), "the factor must be more than 0"),
         (("--scale-kernel", "nvjet=x"), "--scale-kernel"),
+        (("--scale-kernel", "nvjet=nan"), "and at most 10,000; it is nan"),
+        (("--scale-kernel", "nvjet=1e12"), "and at most 10,000; it is 1e12"),
         (("--remove-sync", "["), "'[' is no regular expression: "),
         (("--remove-sync", "nosuch"), "no call that waits for the device matches 'nosuch'"),
         (("--fuse", "nosuch"), "no pattern 'nosuch' in the catalogue"),

@@ -47,7 +47,8 @@ def test_whole_finding(tmp_path: Path) -> None:
         "critical",
         "CUDA graphs would save 467 us to 549 us per decode 3-4 step of 2.00 ms, 23%-27%",
     )
-    assert (finding.saving_low_ns, finding.saving_high_ns) == (3 * 466_800, 3 * 549_000)
+    # Of all steps no more than the device idled because of launching.
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (3 * 466_800, 1_503_000)
     assert "The forward pass, 12 launches: launches repeat 3 x 4 launches; the same in 3 of 3 steps" in finding.detail
     assert finding.remedy.startswith("SGLang: no --disable-cuda-graph")
     assert finding.cost and "P50 and P99 of ITL" in finding.verify

@@ -85,9 +85,10 @@ def test_no_plan_wins_more_than_there_is(run: Run, tmp_path: Path) -> None:
             low, high = low + row["saving_low_ns"], high + row["saving_high_ns"]
             assert (row["after_low_ns"], row["after_high_ns"]) == (row["step_ns"] - high, row["step_ns"] - low)
         assert high <= rows[0]["step_ns"]
+        if told and told[0]["kind"] == "graph":
+            assert told[0]["after_low_ns"] >= rows[0]["launches_free_ns"]  # "no change of launches gets below"
         middles = [row["saving_low_ns"] + row["saving_high_ns"] for row in told if row["kind"] != "overlap"]
-        least = 2 * 0.01 * rows[0]["step_ns"]
-        assert all(one >= 0.5 * least for one in middles)  # played on all steps, chosen on the median one
+        assert all(one >= 2 * 0.01 * rows[0]["step_ns"] for one in middles)
 
 
 def test_what_graphs_won_fusion_does_not_win_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 _ORDER = "tracekit.whatif.order"
 _MAX_ERROR = 5.0  # percent
+_MAX_FACTOR = 10_000.0  # beyond, times of a step may be more nanoseconds than 64 bits hold
 
 
 class _InOrder(click.Command):
@@ -194,8 +194,10 @@ def _scale(text: str) -> Asked:
         number = float(factor)
     except ValueError:
         raise UsageError(f"--scale-kernel {text!r}: {factor!r} after the last = is no number") from None
-    if not (math.isfinite(number) and number > 0):
-        raise UsageError(f"--scale-kernel {text!r}: the factor must be more than 0, and finite; it is {factor}")
+    if not 0 < number <= _MAX_FACTOR:  # as NaN is not, either
+        raise UsageError(
+            f"--scale-kernel {text!r}: the factor must be more than 0, and at most {_MAX_FACTOR:,.0f}; it is {factor}"
+        )
     return Scale(_regex(expression, "--scale-kernel"), number)
 
 

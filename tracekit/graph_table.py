@@ -6,7 +6,7 @@ import json
 
 import pyarrow as pa
 
-from tracekit.graph_regions import ALREADY, DEFAULTS, Limits, Region, regions
+from tracekit.graph_regions import ALREADY, CANNOT_TELL, DEFAULTS, Limits, Region, regions
 from tracekit.trace import Trace
 
 SCHEMA = pa.schema(
@@ -48,9 +48,9 @@ def _row(region: Region) -> dict[str, object]:
         "replays": region.replays,
         "period": str(region.period) if region.period else None,
         "step_ns": group.median.measured_ns if group.chosen else None,
-        "wall_ns": region.wall_ns,
-        "gpu_ns": region.gpu_ns,
-        "idle_ns": region.idle_ns,
+        "wall_ns": None if region.verdict == CANNOT_TELL else region.wall_ns,
+        "gpu_ns": None if region.verdict == CANNOT_TELL else region.gpu_ns,
+        "idle_ns": None if region.verdict == CANNOT_TELL else region.idle_ns,
         "saving_low_ns": found.saving_low_ns if found else 0 if region.verdict == ALREADY else None,
         "saving_high_ns": found.saving_high_ns if found else 0 if region.verdict == ALREADY else None,
         "error": group.error if group.chosen else None,

@@ -36,8 +36,8 @@ DEFAULTS = Bounds()
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Of one group. remedies and what each adds on top of those before. busy_ns: of the median step, when its device
-    works. free_ns: the step at best if launches were free. devices: on how many this group is found. reason: why
-    there is no remedy.
+    works. free_ns: the step at best if launches were free, be it in graphs. devices: on how many this group is found.
+    reason: why there is no remedy.
     """
 
     group: Group
@@ -87,13 +87,26 @@ def _plans(trace: Trace, bounds: Bounds) -> list[Plan]:
 def _plan(trace: Trace, group: Group, devices: int, bounds: Bounds) -> Plan:
     if group.refusal or not group.chosen:
         return Plan(group, devices=devices, reason=group.refusal or "no step to replay")
-    order = ranked(group, remedies(trace, group), bounds)
-    added = joint(group, [one.change for one in order])
-    free = estimate(group, [FreeLaunches()])
+    order, added = _worth(group, ranked(group, remedies(trace, group), bounds), bounds)
     reason = "" if order else f"nothing known here would win {bounds.min_share:.0%} of the step"
-    return Plan(
-        group, tuple(order), tuple(added), busy_ns(group.median), free.before_ns - free.saving_high_ns, devices, reason
-    )
+    return Plan(group, tuple(order), tuple(added), busy_ns(group.median), _free_ns(group, order), devices, reason)
+
+
+def _worth(group: Group, order: Sequence[Remedy], bounds: Bounds) -> tuple[list[Remedy], list[Estimate]]:
+    """What adds enough in all of the chosen steps, not in the median one alone."""
+    added = joint(group, [one.change for one in order])
+    least = 2 * bounds.min_share * group.median.measured_ns
+    kept = [one for one, won in zip(order, added, strict=True) if won.saving_low_ns + won.saving_high_ns >= least]
+    return kept, added if len(kept) == len(order) else joint(group, [one.change for one in kept])
+
+
+def _free_ns(group: Group, order: Sequence[Remedy]) -> int:
+    """The step at best if launches were free, without and with the graphs of the plan: kernels in a graph follow each
+    other sooner, and their collectives do not wait for ranks that launch late, as free launches alone do not tell.
+    """
+    graphs = [one.change for one in order if one.kind == "graph"]
+    free = [estimate(group, [*changes, FreeLaunches()]) for changes in ([], graphs)[: 1 + bool(graphs)]]
+    return min(one.before_ns - one.saving_high_ns for one in free)
 
 
 def ranked(group: Group, choice: Sequence[Remedy], bounds: Bounds) -> list[Remedy]:

@@ -54,8 +54,8 @@ def _shown(row: Row) -> Row:
     return {
         "region": row["region"],
         "launches": row["launches"],
-        "time": duration(row["wall_ns"]),
-        "GPU": duration(row["gpu_ns"]),
+        "time": "" if row["wall_ns"] is None else duration(row["wall_ns"]),
+        "GPU": "" if row["gpu_ns"] is None else duration(row["gpu_ns"]),
         "saves": "" if row["saving_high_ns"] is None else interval(row["saving_low_ns"], row["saving_high_ns"]),
         "verdict": row["verdict"],
     }
