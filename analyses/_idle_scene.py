@@ -74,6 +74,11 @@ class Setting:
 
 def setting(trace: Trace) -> Setting:
     """Is this serving or training, by which engine, and do graph replays bring most of the work?"""
+    found: Setting = trace.once(("setting",), lambda: _setting(trace))
+    return found
+
+
+def _setting(trace: Trace) -> Setting:
     (row,) = trace.sql(_TRACE).to_pylist()
     (graphs,) = trace.sql(_GRAPH_SHARE).to_pylist()
     workload: Workload = "unknown"

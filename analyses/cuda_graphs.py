@@ -26,6 +26,7 @@ from tracekit.wording import counted
 
 _PROMISED = (graph_regions.WORTH, graph_regions.MAY_HELP)
 _NOTHING = (graph_regions.ALREADY, graph_regions.GPU_BOUND)
+_NEARLY = 0.9  # of what steps would win: promised so much, nothing needs to be said of the rest
 _SHOWN = 3  # calls of each region named as evidence
 # Idle time that is for graphs to promise: of other causes idle_gaps says what it could save at most.
 _TOLD_BY_IDLE = "what waiting costs in all idle_gaps says, and promises."
@@ -236,7 +237,7 @@ def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_sha
     return Finding(
         severity=severity,
         title=f"{what} would save {case.interval} {case.per_step}, {share}{case.where}",
-        detail=_detail(case),
+        detail=_detail(case) + _beyond(case, launching),
         saving_low_ns=case.promised(launching)[0],
         saving_high_ns=case.promised(launching)[1],
         evidence=case.evidence,
@@ -244,6 +245,14 @@ def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_sha
         cost=texts.COST,
         verify=texts.verify(group.phase),
     )
+
+
+def _beyond(case: _Case, launching: pa.Table | None) -> str:
+    """What to say where the steps would win more than is promised."""
+    high = case.saving[1] * len(case.group.steps)
+    if case.promised(launching)[1] >= _NEARLY * high:
+        return ""
+    return " More of the idle time would go than launching caused: idle_gaps says of what else, and promises that."
 
 
 def _detail(case: _Case) -> str:

@@ -202,7 +202,7 @@ def errors(trace: Trace) -> list[tuple[Step, str]]:
     "name",
     [
         "tracelens__b200", "tracelens__h100", "tracelens__sglang_deepseek", "tracelens__vllm_decode_full",
-        "tracelens__vllm_prefilldecode", "param__dlrm_worker0", "hta__ns_resolution", "pipit",
+        "param__dlrm_worker0", "pipit",
     ],
 )  # fmt: skip
 def test_a_real_step_is_replayed_within_one_per_cent(name: str) -> None:

@@ -53,7 +53,17 @@ def test_a_step_may_become_longer(tmp_path: Path) -> None:
     ) as trace:
         (one,) = whatif(trace, [Scale(re.compile("nvjet"), 3.0)]).outcomes
     assert (one.after_low_ns - one.before_ns) == (one.after_high_ns - one.before_ns) == 6 * 2 * 155 * US
-    assert (one.changes[0].saving_low_ns, one.changes[0].saving_high_ns) == (0, 0)
+    assert (one.changes[0].saving_low_ns, one.changes[0].saving_high_ns) == (-12 * 155 * US, -12 * 155 * US)
+
+
+def test_what_one_change_wins_another_takes_back(tmp_path: Path) -> None:
+    gemms = re.compile("nvjet")
+    with tracekit.open(
+        write_trace(tmp_path / "trace.parquet", steps(every_ns=10 * US, dur=155 * US, waits=True))
+    ) as trace:
+        (one,) = whatif(trace, [Scale(gemms, 3.0), Scale(gemms, 1 / 3)], max_error=0.2).outcomes
+    assert one.after_low_ns == one.after_high_ns == one.before_ns
+    assert [share.saving_high_ns for share in one.changes] == [-12 * 155 * US, 12 * 155 * US]
 
 
 def test_waits_that_are_removed(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def captured(step: Step, schedule: Schedule, calls: Int64s, optimistic: bool) ->
     if not len(calls):
         return schedule
     changed = as_graph(schedule, calls, graph_cost(step, optimistic))
+    # One graph is launched no sooner than a graph that is but a part of it.
+    replays = [call for call in calls.tolist() if step.calls.cause[call] == "graph_launch"]
+    call_cost = changed.call_cost.copy()
+    call_cost[calls[0]] = max([int(call_cost[calls[0]]), *(int(schedule.call_cost[call]) for call in replays)])
+    changed = replace(changed, call_cost=call_cost)
     if optimistic:
         changed = _prompt_peers(step, changed, calls)
     return _next_as_well(changed, int(calls[0]))
@@ -292,18 +297,21 @@ def joint(group: Group, changes: Sequence[Change]) -> list[Estimate]:
     return _within(added, together[-1].saving_high_ns if together else 0)
 
 
-def gain(group: Group, changes: Sequence[Change]) -> tuple[int, int]:
-    """What all changes together win in the median step at worst and at best, ns; negative where it becomes longer, of
-    which estimates say that nothing is won. Raises ValueError for a group that is refused.
+def gains(group: Group, changes: Sequence[Change]) -> list[tuple[int, int]]:
+    """What the first change wins, the first two, and so on, at worst and at best, ns; negative where the step becomes
+    longer, of which estimates say that nothing is won. Raises ValueError for a group that is refused.
     """
     if group.refusal or not group.chosen:
         raise ValueError(group.refusal or "no step to replay")
-    pairs = []
-    for step in group.chosen:
-        start = worst_and_best(step)
-        worst, best = (_times(step, one, changes, optimistic=place > 0) for place, one in enumerate(start))
-        pairs.append(sorted((worst[0] - worst[-1], best[0] - best[-1])))
-    return int(median(low for low, _ in pairs)), int(median(high for _, high in pairs))
+    times = [
+        [_times(step, one, changes, optimistic=place > 0) for place, one in enumerate(worst_and_best(step))]
+        for step in group.chosen
+    ]
+    found = []
+    for place in range(1, len(changes) + 1):
+        pairs = [sorted((worst[0] - worst[place], best[0] - best[place])) for worst, best in times]
+        found.append((int(median(low for low, _ in pairs)), int(median(high for _, high in pairs))))
+    return found
 
 
 def _within(estimates: Sequence[Estimate], most: int) -> list[Estimate]:

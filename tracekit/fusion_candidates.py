@@ -15,7 +15,7 @@ from tracekit.fusion_evidence import Evidence, Grade, evidence_of
 from tracekit.fusion_inputs import inputs_of
 from tracekit.fusion_match import Match, Scene
 from tracekit.fusion_patterns import Catalogue, Pattern, catalogue
-from tracekit.replay_choice import Group, groups
+from tracekit.replay_choice import MAX_ERROR, Group, groups
 from tracekit.replay_step import Step
 from tracekit.roofline_names import kernel_name
 from tracekit.trace import Trace
@@ -75,11 +75,13 @@ class Candidate:
         return Fuse(f"fuse {self.name}", self.rows)
 
 
-def candidates(trace: Trace, limits: Limits = DEFAULTS) -> tuple[Candidate, ...]:
+def candidates(trace: Trace, limits: Limits = DEFAULTS, *, max_error: float = MAX_ERROR) -> tuple[Candidate, ...]:
     """All patterns found in a trace, or the part of it that is looked at: groups with most time first, in each what is
     open before what is not, and what takes most time first.
     """
-    found: tuple[Candidate, ...] = trace.once(("fusion candidates", limits), lambda: tuple(_candidates(trace, limits)))
+    found: tuple[Candidate, ...] = trace.once(
+        ("fusion candidates", limits, max_error), lambda: tuple(_candidates(trace, limits, max_error))
+    )
     return found
 
 
@@ -125,8 +127,8 @@ def _key(group: Group) -> tuple[int, int | None, str, str]:
     return group.rank, group.device, group.phase, group.bucket
 
 
-def _candidates(trace: Trace, limits: Limits) -> list[Candidate]:
-    all_groups = groups(trace)
+def _candidates(trace: Trace, limits: Limits, max_error: float) -> list[Candidate]:
+    all_groups = groups(trace, max_error=max_error)
     inputs = inputs_of(trace, [step for group in all_groups for step in _with_leads(group)])
     found = []
     for group in all_groups:

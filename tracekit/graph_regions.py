@@ -19,7 +19,7 @@ from tracekit.graph_blockers import Blocker, blockers_of
 from tracekit.graph_pieces import Period, Pieces, alike, period_of, pieces_of, same_places
 from tracekit.graph_times import Calls, indexes, repeats, times
 from tracekit.replay import Schedule
-from tracekit.replay_choice import Group, groups
+from tracekit.replay_choice import MAX_ERROR, Group, groups
 from tracekit.replay_edits import without_waits
 from tracekit.replay_step import Step
 from tracekit.trace import Trace
@@ -107,11 +107,11 @@ class Region:
         return [] if self.change is None else list(self.change.calls(step))
 
 
-def regions(trace: Trace, limits: Limits = DEFAULTS) -> tuple[Region, ...]:
+def regions(trace: Trace, limits: Limits = DEFAULTS, *, max_error: float = MAX_ERROR) -> tuple[Region, ...]:
     """All regions of a trace or of the part of it that is looked at, groups with most time first."""
     found: tuple[Region, ...] = trace.once(
-        ("graph regions", limits),
-        lambda: tuple(one for group in groups(trace) for one in _regions(trace, group, limits)),
+        ("graph regions", limits, max_error),
+        lambda: tuple(one for group in groups(trace, max_error=max_error) for one in _regions(trace, group, limits)),
     )
     return found
 

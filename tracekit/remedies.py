@@ -94,7 +94,7 @@ def is_of(one: Group, group: Group) -> bool:
 
 def _graphs(trace: Trace, group: Group) -> Iterator[Remedy]:
     """The regions that are worth it, together; and one graph of all, where something stands between them."""
-    here = [one for one in graph_regions.regions(trace) if is_of(one.group, group)]
+    here = [one for one in graph_regions.regions(trace, max_error=group.max_error) if is_of(one.group, group)]
     parts = [one for one in here if one.change is not None and one.verdict in _WORTH and not one.is_whole]
     count = sum(one.pieces for one in parts)
     if count:
@@ -140,7 +140,7 @@ def ids(of: Int64s, chosen: Int64s) -> tuple[int, ...]:
 
 
 def _fusions(trace: Trace, group: Group) -> Iterator[Remedy]:
-    for one in fusion_candidates.candidates(trace):
+    for one in fusion_candidates.candidates(trace, max_error=group.max_error):
         if is_of(one.group, group) and one.is_open:
             change, shown = Remaining(one.change), one.example[:_SHOWN]
             yield Remedy(change, "fusion", "fusion", shown, one.pattern.price, possible=one.grade == "C")

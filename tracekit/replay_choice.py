@@ -23,9 +23,10 @@ _LONGEST = 100_000  # rows of a trace without steps that is replayed as one
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Steps of one phase and batch size on one device. steps: their numbers; (None,) for a trace without steps, as a
-    whole. chosen: those replayed, by step time, the middle one the median. total_ns: their time in all. refusal: why
-    nothing can be said of them, "" if something can.
+    """Steps of one phase and batch size on one device. steps: their numbers; (None,) for a trace without steps, as
+    a whole. max_error: of a replay, beyond which it stands for nothing. chosen: those replayed, by step time, the
+    middle one the median. total_ns: their time in all. refusal: why nothing can be said of them, "" if something
+    can.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class Group:
     chosen: tuple[Step, ...]
     total_ns: int
     refusal: str = ""
+    max_error: float = MAX_ERROR
 
     @property
     def median(self) -> Step:
@@ -74,15 +76,24 @@ def _groups(trace: Trace, max_error: float, missing_share: float) -> list[Group]
         steps = tuple(one["step"] for one in of_group)
         total = sum(_time(one) for one in of_group)
         chosen = _chosen(of_group)
-        loaded = [
-            load_step(trace, pace, rank, device, step, phase=phase, bucket=bucket, lead=step - 1 in steps)
-            for step in chosen
-        ]
+        loaded = [_loaded(trace, pace, step, (rank, device, phase, bucket), lead=step - 1 in steps) for step in chosen]
         empty = Group(rank, device, phase, bucket, steps, (), total, losses)
         found.append(_filled(empty, loaded, max_error))
     if not times and not trace.scope:
         found += _whole(trace, losses, max_error)
     return sorted(found, key=lambda one: (-one.total_ns, one.rank, one.device or 0, one.phase, one.bucket))
+
+
+def _loaded(
+    trace: Trace, pace: Pace, step: int | None, of: tuple[int, int | None, str, str], *, lead: bool = False
+) -> Step | None:
+    """The step, the same object each time it is asked for, whatever the bounds."""
+    rank, device, phase, bucket = of
+    found: Step | None = trace.once(
+        ("replay step", rank, device, step, lead),
+        lambda: load_step(trace, pace, rank, device, step, phase=phase, bucket=bucket, lead=lead),
+    )
+    return found
 
 
 def _grouped(times: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int | None, str, str], list[Mapping[str, Any]]]:
@@ -113,7 +124,7 @@ def _filled(group: Group, loaded: Sequence[Step | None], max_error: float) -> Gr
     if not known:
         return replace(group, refusal=group.refusal or "its work on the device was not recorded")
     middle = known[len(known) // 2]
-    refusal = group.refusal
+    refusal = group.refusal or ("" if middle.measured_ns else "its work on the device took no time")
     if middle.error > max_error:
         refusal = refusal or (
             f"replayed without any change the step takes {duration(middle.replayed_ns)}, recorded "
@@ -122,7 +133,7 @@ def _filled(group: Group, loaded: Sequence[Step | None], max_error: float) -> Gr
     kept = [one for one in known if one is middle or one.error <= max_error]
     if kept[len(kept) // 2] is not middle:
         kept = [middle]
-    return replace(group, chosen=tuple(kept), refusal=refusal)
+    return replace(group, chosen=tuple(kept), refusal=refusal, max_error=max_error)
 
 
 def _whole(trace: Trace, losses: str, max_error: float) -> list[Group]:
@@ -137,7 +148,7 @@ def _whole(trace: Trace, losses: str, max_error: float) -> list[Group]:
             )
             found.append(Group(rank, device, "unknown", "unknown", (None,), (), one["span_ns"], refusal))
             continue
-        loaded = load_step(trace, pace_of(trace, rank, device), rank, device, None, phase="unknown", bucket="unknown")
+        loaded = _loaded(trace, pace_of(trace, rank, device), None, (rank, device, "unknown", "unknown"))
         empty = Group(rank, device, "unknown", "unknown", (None,), (), one["span_ns"], losses)
         found.append(_filled(empty, [loaded], max_error))
     return found
@@ -145,7 +156,8 @@ def _whole(trace: Trace, losses: str, max_error: float) -> list[Group]:
 
 def _losses(trace: Trace, missing_share: float) -> str:
     """Why holes in the work of the device are no idle time, "" if they are."""
-    (found,) = trace.whole.macro("recording_losses").to_pylist()
+    # With the parameter that idle_gaps gives: so it is measured once.
+    (found,) = trace.whole.macro("recording_losses", {"graph_hole_ns": 100_000}).to_pylist()
     for silent, of, what in (
         (found["graphs_silent"], found["graphs"], "graph replay"),
         (found["calls_silent"], found["calls"], "launch call"),

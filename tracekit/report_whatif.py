@@ -69,8 +69,12 @@ def _cells(share: Share) -> tuple[str, str, str]:
         return name, "", "nothing here"
     plural = "es" if share.what == "launch" else "s"
     count = "" if share.matched is None else f"{share.matched:,} {share.what}{plural * (share.matched != 1)}"
-    saved = interval(share.saving_low_ns, share.saving_high_ns)
-    return name, count, f"saves {saved}" if share.saving_high_ns else "saves nothing"
+    low, high = share.saving_low_ns, share.saving_high_ns
+    if high <= 0:
+        return name, count, f"costs {interval(-high, -low)}" if low else "saves nothing"
+    if low < 0:
+        return name, count, f"costs {duration(-low)} to saves {duration(high)}"
+    return name, count, f"saves {interval(low, high)}"
 
 
 def _title(one: Outcome, several: bool) -> str:

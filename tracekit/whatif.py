@@ -21,7 +21,6 @@ from tracekit import fusion_candidates, graph_regions
 from tracekit.analysis import Row
 from tracekit.changes import (
     Change,
-    Estimate,
     FreeLaunches,
     Fuse,
     Graph,
@@ -29,8 +28,7 @@ from tracekit.changes import (
     RemoveSync,
     Scale,
     estimate,
-    gain,
-    joint,
+    gains,
 )
 from tracekit.errors import TracekitError, UsageError
 from tracekit.fusion_patterns import catalogue
@@ -69,7 +67,7 @@ class Fusion:
         """One for each pattern found in the group."""
         return [
             Remaining(one.change)
-            for one in fusion_candidates.candidates(trace)
+            for one in fusion_candidates.candidates(trace, max_error=group.max_error)
             if is_of(one.group, group) and (one.is_open if self.pattern == ALL else one.pattern.name == self.pattern)
         ]
 
@@ -79,8 +77,8 @@ Asked = Change | Graphs | Fusion
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one change adds to those before it, in one step. matched: how many calls or kernels of the median step it
-    changes, None if it does not say; what: "launch", "kernel" or "call".
+    """What one change adds to those before it, in one step; negative if that becomes longer. matched: how many
+    calls or kernels of the median step it changes, None if it does not say; what: "launch", "kernel" or "call".
     """
 
     change: str
@@ -208,18 +206,19 @@ def _outcome(group: Group, changes: Sequence[Change]) -> Outcome:
     before, error = group.median.measured_ns, group.error
     if not changes:
         return Outcome(*place, before, before, before, error, 0, 0, ())
-    added, together = joint(group, changes), estimate(group, changes)
-    shares = tuple(_share(change, one, group.median) for change, one in zip(changes, added, strict=True))
-    low, high = sum(one.saving_low_ns for one in added), sum(one.saving_high_ns for one in added)
-    least, most = gain(group, changes)
-    low, high = least if least < 0 else low, most if most < 0 else high
+    won, together = gains(group, changes), estimate(group, changes)
+    steps = zip(changes, [(0, 0), *won[:-1]], won, strict=True)
+    shares = tuple(_share(change, earlier, later, group.median) for change, earlier, later in steps)
+    low, high = won[-1]
     spread = together.spread_low_ns, together.spread_high_ns
     return Outcome(*place, before, before - high, before - low, error, *spread, shares, group.median.inferred_edges)
 
 
-def _share(change: Change, added: Estimate, step: Step) -> Share:
+def _share(change: Change, earlier: tuple[int, int], later: tuple[int, int], step: Step) -> Share:
+    """earlier, later: what all changes win without this one and those after it, and with it."""
     matched, what = matches(change, step)
-    return Share(change.name, matched, what, added.saving_low_ns, added.saving_high_ns)
+    low, high = sorted(after - before for before, after in zip(earlier, later, strict=True))
+    return Share(change.name, matched, what, low, high)
 
 
 def matches(change: Change, step: Step) -> tuple[int | None, str]:
