@@ -26,7 +26,9 @@ from tracekit.wording import counted
 
 _PROMISED = (graph_regions.WORTH, graph_regions.MAY_HELP)
 _NOTHING = (graph_regions.ALREADY, graph_regions.GPU_BOUND)
-_NEARLY = 0.9  # of what steps would win: promised so much, nothing needs to be said of the rest
+_BEYOND = (
+    " By replay a step would be {} shorter: the rest is idle time of other causes, which idle_gaps names and promises."
+)
 _SHOWN = 3  # calls of each region named as evidence
 # Idle time that is for graphs to promise: of other causes idle_gaps says what it could save at most.
 _TOLD_BY_IDLE = "what waiting costs in all idle_gaps says, and promises."
@@ -176,8 +178,8 @@ class _Case:
 
     @property
     def interval(self) -> str:
-        low, high = self.saving
-        return f"{duration(low)} to {duration(high)}" if low < high else duration(high)
+        """What is saved of one step."""
+        return _interval(*self.saving)
 
     @property
     def evidence(self) -> tuple[int, ...]:
@@ -224,7 +226,8 @@ def _worst(found: Sequence[Region], wanted: Callable[[str], bool]) -> Iterator[_
 
 
 def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_share: float) -> Finding:
-    group, (low, high) = case.group, case.saving
+    group, promised = case.group, case.promised(launching)
+    low, high = (ns // len(group.steps) for ns in promised)
     step = group.median.measured_ns
     severity: Severity = "warning" if any(one.verdict == graph_regions.WORTH for one in case.regions) else "info"
     if low >= critical_share * step:
@@ -236,10 +239,10 @@ def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_sha
     )
     return Finding(
         severity=severity,
-        title=f"{what} would save {case.interval} {case.per_step}, {share}{case.where}",
-        detail=_detail(case) + _beyond(case, launching),
-        saving_low_ns=case.promised(launching)[0],
-        saving_high_ns=case.promised(launching)[1],
+        title=f"{what} would save {_interval(low, high)} {case.per_step}, {share}{case.where}",
+        detail=_detail(case) + ("" if (low, high) == case.saving else _BEYOND.format(case.interval)),
+        saving_low_ns=promised[0],
+        saving_high_ns=promised[1],
         evidence=case.evidence,
         remedy=texts.remedy(whole.engine, group.phase, has_graphs=has_graphs, serving=whole.workload == "serving"),
         cost=texts.COST,
@@ -247,12 +250,8 @@ def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_sha
     )
 
 
-def _beyond(case: _Case, launching: pa.Table | None) -> str:
-    """What to say where the steps would win more than is promised."""
-    high = case.saving[1] * len(case.group.steps)
-    if case.promised(launching)[1] >= _NEARLY * high:
-        return ""
-    return " More of the idle time would go than launching caused: idle_gaps says of what else, and promises that."
+def _interval(low: int, high: int) -> str:
+    return f"{duration(low)} to {duration(high)}" if low < high else duration(high)
 
 
 def _detail(case: _Case) -> str:

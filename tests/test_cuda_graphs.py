@@ -45,9 +45,10 @@ def test_whole_finding(tmp_path: Path) -> None:
     assert row["saving_low_ns"] == round((11 * (2.5 + 41.4) + 2.5 - 15 - 12 * 0.3) * US)
     assert (finding.severity, finding.title) == (
         "critical",
-        "CUDA graphs would save 467 us to 549 us per decode 3-4 step of 2.00 ms, 23%-27%",
+        "CUDA graphs would save 467 us to 501 us per decode 3-4 step of 2.00 ms, 23%-25%",
     )
-    # Of all steps no more than the device idled because of launching.
+    # No more than the device idled because of launching: what else goes is not for graphs to promise.
+    assert "By replay a step would be 467 us to 549 us shorter: the rest is idle time of other causes" in finding.detail
     assert (finding.saving_low_ns, finding.saving_high_ns) == (3 * 466_800, 1_503_000)
     assert "The forward pass, 12 launches: launches repeat 3 x 4 launches; the same in 3 of 3 steps" in finding.detail
     assert finding.remedy.startswith("SGLang: no --disable-cuda-graph")
@@ -102,7 +103,7 @@ def hosts(run: Run, **changes: Any) -> Run:
 def predicted(found: Pair) -> Row:
     """What all regions of the decode step together win, of the rank where the interval is widest."""
     with tracekit.open(found.before) as trace:
-        rows = [row for row in trace.analyze("cuda_graphs").table.to_pylist() if row["phase"] == "decode"]
+        rows = [row for row in trace.analyze("cuda_graphs").table.to_pylist() if row["phase"] != "prefill"]
     by_rank: dict[int, list[Row]] = {}
     for row in rows:
         by_rank.setdefault(row["rank"], []).append(row)
@@ -127,13 +128,14 @@ def predicted(found: Pair) -> Row:
             hosts(FULL_GRAPH, marks="sglang", asynchronous=True),
             0.25,
         ),
+        (hosts(LAUNCH_BOUND, marks="none"), hosts(FULL_GRAPH, marks="none"), 0.25),
         # The simulator's own host takes 8 us a launch, as none does: what is not known of graphs weighs more.
         (LAUNCH_BOUND, FULL_GRAPH, 0.55),
         # With ranks that wait for each other nobody knows how much of a collective is waiting.
         (hosts(LAUNCH_BOUND, ranks=2), hosts(FULL_GRAPH, ranks=2), 0.4),
         (hosts(PIECEWISE), hosts(FULL_GRAPH), 0.45),
     ],
-    ids=["eager", "asynchronous", "fast host", "two ranks", "pieces"],
+    ids=["eager", "asynchronous", "no marks", "fast host", "two ranks", "pieces"],
 )
 def test_the_true_saving_lies_within(before: Run, after: Run, width: float, tmp_path: Path) -> None:
     found = pair(before, after, tmp_path)
@@ -157,7 +159,7 @@ def test_pieces_and_what_stands_between_add_up(tmp_path: Path) -> None:
     found = pair(replace(LAUNCH_BOUND, plant=before), replace(FULL_GRAPH, plant=after), tmp_path)
     said = predicted(found)
     assert said["verdicts"] == ["worth it", "worth it", "blocked by readback"]
-    # That the readback's own op and copy go, too, is not counted.
+    # In truth some us more: of what the readback costs the host around it, not all is seen.
     assert said["low"] <= found.true_saving_ns <= 1.03 * said["high"]
 
 
