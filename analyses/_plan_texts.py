@@ -12,4 +12,4 @@ REMEDY = "The first one first; the analyses {sources} say how."
 VERIFY = (
     "Record again after each change: the step time should have fallen by what is said here, and the rest be as before."
 )
-NO_STEP = "no step did work on a device: there is nothing to replay"
+NO_STEP = "there is no whole step with work on a device: choose whole steps, or the whole trace"

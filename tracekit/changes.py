@@ -161,11 +161,20 @@ class Fuse:
         first = np.array([one.rows[0] for one in groups], np.int64)
         durs = np.array([one.dur_low_ns if optimistic else one.dur_high_ns for one in groups], np.int64)
         gone = np.concatenate([one.rows[1:] for one in groups])
-        # A shorter graph is launched sooner: the more, the more a node costs.
-        node_ns = GRAPH_NODE_NS[_vendor(step)][optimistic]
-        schedule = without_nodes(schedule, gone, node_ns)
+        schedule = _shorter_graphs(step, schedule, gone, optimistic)
         schedule = without_rows(schedule, gone, 1.0 if optimistic else FUSED_HOST_SHARE)
         return with_durations(schedule, first, durs)
+
+
+def _shorter_graphs(step: Step, schedule: Schedule, gone: Int64s, optimistic: bool) -> Schedule:
+    """A graph of fewer nodes is launched sooner: one that was recorded at best by what a node costs at most, one that
+    is but planned by what it was said to cost.
+    """
+    calls = schedule.row_call[gone]
+    replays = np.array([call >= 0 and step.calls.cause[call] == "graph_launch" for call in calls.tolist()], np.bool_)
+    of_vendor = GRAPH_NODE_NS[_vendor(step)]
+    schedule = without_nodes(schedule, gone[replays], of_vendor[optimistic])
+    return without_nodes(schedule, gone[~replays], of_vendor[not optimistic])
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,8 @@ def analyze(
       tracekit analyze trace.parquet roofline --phase decode --model config.json --plot roofline.svg
 
     TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
-    health, attribution, idle_gaps, plan, ...; all of them, on one screen, if none is named. Exit code 1 if the
-    trace fails a health check.
+    attribution, counters, cuda_graphs, fusion, health, idle_gaps, plan, roofline, steps; all of them, on one screen,
+    if none is named. Exit code 1 if the trace fails a health check.
 
     Of a part of the trace, busy time counts with the step that launched it, a gap with the step whose work ended it;
     what crosses --since or --until is cut. The health check is always that of the whole trace.

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.changes import Estimate, FreeLaunches, applied, estimate, joint, worst_and_best
+from tracekit.changes import Change, Estimate, FreeLaunches, applied, estimate, joint, worst_and_best
+from tracekit.graph_regions import decode_graph
 from tracekit.remedies import Remedy, remedies
 from tracekit.replay import Schedule
 from tracekit.replay_choice import MAX_ERROR, Group, groups
@@ -89,7 +90,9 @@ def _plan(trace: Trace, group: Group, devices: int, bounds: Bounds) -> Plan:
         return Plan(group, devices=devices, reason=group.refusal or "no step to replay")
     order, added = _worth(group, ranked(group, remedies(trace, group), bounds), bounds)
     reason = "" if order else f"nothing known here would win {bounds.min_share:.0%} of the step"
-    return Plan(group, tuple(order), tuple(added), busy_ns(group.median), _free_ns(group, order), devices, reason)
+    return Plan(
+        group, tuple(order), tuple(added), busy_ns(group.median), _free_ns(trace, group, order), devices, reason
+    )
 
 
 def _worth(group: Group, order: Sequence[Remedy], bounds: Bounds) -> tuple[list[Remedy], list[Estimate]]:
@@ -100,12 +103,14 @@ def _worth(group: Group, order: Sequence[Remedy], bounds: Bounds) -> tuple[list[
     return kept, added if len(kept) == len(order) else joint(group, [one.change for one in kept])
 
 
-def _free_ns(group: Group, order: Sequence[Remedy]) -> int:
-    """The step at best if launches were free, without and with the graphs of the plan: kernels in a graph follow each
-    other sooner, and their collectives do not wait for ranks that launch late, as free launches alone do not tell.
+def _free_ns(trace: Trace, group: Group, order: Sequence[Remedy]) -> int:
+    """The step at best if launches were free, without graphs, with those of the plan and with one of all: kernels
+    in a graph follow each other sooner, and their collectives do not wait for ranks that launch late, as free
+    launches alone do not tell.
     """
     graphs = [one.change for one in order if one.kind == "graph"]
-    free = [estimate(group, [*changes, FreeLaunches()]) for changes in ([], graphs)[: 1 + bool(graphs)]]
+    choices: list[list[Change]] = [[], graphs, [decode_graph(trace, group)]]
+    free = [estimate(group, [*changes, FreeLaunches()]) for changes in choices if changes or changes is choices[0]]
     return min(one.before_ns - one.saving_high_ns for one in free)
 
 

@@ -32,57 +32,90 @@ def call_waits(calls: Calls, rows: Rows) -> tuple[Int64s, Int64s, Int64s, Int64s
     """
     cost = calls.dur.copy()
     found: list[tuple[int, int, int]] = []
-    launched = np.where(rows.call >= 0, calls.ts[np.maximum(rows.call, 0)] if len(calls) else 0, np.iinfo(np.int64).min)
+    device = _Device(calls, rows)
     for call in range(len(calls)):
-        pending = _awaited(call, calls, rows, launched)
-        if not len(pending):
+        pending = device.awaited(call)
+        if not pending:
             continue
-        ts, end = int(calls.ts[call]), int(calls.end[call])
-        ends = rows.end[pending]
-        waited = int(ends.max()) > ts
-        lag = max(0, end - int(ends.max())) if waited else min(int(calls.dur[call]), _RETURN_NS)
-        cost[call] = min(int(calls.dur[call]), max(_WAIT_COST_NS, lag)) if waited else calls.dur[call]
-        found += [(call, int(row), min(lag, max(0, end - int(rows.end[row])))) for row in pending]
+        ts, end, dur = int(calls.ts[call]), int(calls.end[call]), int(calls.dur[call])
+        last = max(int(rows.end[row]) for row in pending)
+        lag = max(0, end - last) if last > ts else min(dur, _RETURN_NS)
+        if last > ts:
+            cost[call] = min(dur, max(_WAIT_COST_NS, lag))
+        found += [(call, row, min(lag, max(0, end - int(rows.end[row])))) for row in pending]
     edges = np.array(found, np.int64).reshape(-1, 3)
     return edges[:, 0], edges[:, 1], edges[:, 2], cost
 
 
-def _awaited(call: int, calls: Calls, rows: Rows, launched: Int64s) -> Int64s:
-    """Rows that a call waits for: of each stream the last one, of those that were done when it returned."""
-    kind, end = calls.wait[call], int(calls.end[call])
-    if kind == "own":
-        own = np.flatnonzero(rows.call == call)
-        return own[rows.end[own] <= end + _SKEW_NS]
-    if kind == "":
-        return _full_queue(call, calls, rows, launched)
-    ts = int(calls.ts[call])
-    done = np.flatnonzero((launched < ts) & (rows.end <= end + _SKEW_NS) & (rows.ts < end))
-    if kind == "event":
-        return _of_event(done, rows, ts)
-    last = {int(rows.stream[row]): int(row) for row in done[np.argsort(rows.end[done], kind="stable")]}
-    if kind == "device" or not last:
-        return np.array(sorted(last.values()), np.int64)
-    return np.array([max(last.values(), key=lambda row: int(rows.end[row]))], np.int64)
-
-
-def _of_event(done: Int64s, rows: Rows, ts: int) -> Int64s:
-    """Of which event is not recorded. What is waited for is results: the last copy to the host, whether or not it took
-    until then; where there is none, what ended meanwhile.
+class _Device:
+    """Rows of a device, to be asked what a call waits for. Each answer takes logarithmic time: a step may wait for
+    thousands of times.
     """
-    copies = np.array([row for row in done.tolist() if "DtoH" in rows.name[row]], np.int64)
-    meant = copies if len(copies) else done[rows.end[done] > ts]
-    return meant[[int(np.argmax(rows.end[meant]))]] if len(meant) else meant
 
+    def __init__(self, calls: Calls, rows: Rows) -> None:
+        self._calls, self._rows = calls, rows
+        before = np.iinfo(np.int64).min
+        launched = np.where(rows.call >= 0, calls.ts[np.maximum(rows.call, 0)] if len(calls) else 0, before)
+        self._launched = launched
+        self._by_launch = np.sort(launched)
+        self._by_end = np.argsort(rows.end, kind="stable")
+        self._ends = rows.end[self._by_end]
+        self._of_call: dict[int, list[int]] = {}
+        for row, call in enumerate(rows.call.tolist()):
+            self._of_call.setdefault(call, []).append(row)
+        streams = [np.flatnonzero(rows.stream == stream) for stream in np.unique(rows.stream)]
+        self._streams = [(lane, np.maximum.accumulate(launched[lane])) for lane in streams]
+        copies = np.array([row for row, name in enumerate(rows.name) if "DtoH" in name], np.int64)
+        self._copies = (copies, np.maximum.accumulate(launched[copies]))
 
-def _full_queue(call: int, calls: Calls, rows: Rows, launched: Int64s) -> Int64s:
-    """A long launch call while hundreds of rows wait is held up by the device: it goes on as one of them is done."""
-    ts, end = int(calls.ts[call]), int(calls.end[call])
-    nothing = np.zeros(0, np.int64)
-    if end - ts < _LONG_CALL_NS or "Graph" in calls.name[call]:
-        return nothing
-    waiting = np.flatnonzero((launched < ts) & (rows.end > ts))
-    done = waiting[rows.end[waiting] <= end]
-    return done[[int(np.argmax(rows.end[done]))]] if len(waiting) >= _FULL_QUEUE and len(done) else nothing
+    def awaited(self, call: int) -> list[int]:
+        """Rows that a call waits for: of each stream the last one, of those that were done when it returned."""
+        kind, end = self._calls.wait[call], int(self._calls.end[call])
+        if kind == "own":
+            return [row for row in self._of_call.get(call, ()) if self._rows.end[row] <= end + _SKEW_NS]
+        if kind == "":
+            return self._full_queue(call)
+        if kind == "event":
+            return self._of_event(call)
+        last = [row for lane in self._streams if (row := self._last_done(lane, call)) >= 0]
+        return last if kind == "device" else sorted(last, key=lambda row: int(self._rows.end[row]))[-1:]
+
+    def _last_done(self, lane: tuple[Int64s, Int64s], call: int) -> int:
+        """Of rows in order the last that was launched before a call and done when it returned; -1 if there is none."""
+        rows, launched = lane
+        done = int(self._calls.end[call]) + _SKEW_NS
+        place = int(np.searchsorted(launched, self._calls.ts[call], side="left")) - 1
+        while place >= 0 and self._rows.end[rows[place]] > done:
+            place -= 1
+        return int(rows[place]) if place >= 0 else -1
+
+    def _of_event(self, call: int) -> list[int]:
+        """Of which event is not recorded. What is waited for is results: the last copy to the host, whether or not it
+        took until then; where there is none, what ended meanwhile.
+        """
+        copy = self._last_done(self._copies, call)
+        if copy >= 0:
+            return [copy]
+        return self._ended_within(call, launched_before=int(self._calls.ts[call]))
+
+    def _ended_within(self, call: int, launched_before: int) -> list[int]:
+        """The row that ended last within a call, if it was launched before then."""
+        ts, end = int(self._calls.ts[call]), int(self._calls.end[call])
+        place = int(np.searchsorted(self._ends, end + _SKEW_NS, side="right")) - 1
+        while place >= 0 and self._ends[place] > ts:
+            if self._launched[self._by_end[place]] < launched_before:
+                return [int(self._by_end[place])]
+            place -= 1
+        return []
+
+    def _full_queue(self, call: int) -> list[int]:
+        """A long launch call while hundreds of rows wait is held up by the device: it goes on as one of them ends."""
+        ts, end = int(self._calls.ts[call]), int(self._calls.end[call])
+        if end - ts < _LONG_CALL_NS or "Graph" in self._calls.name[call]:
+            return []
+        launched = int(np.searchsorted(self._by_launch, ts, side="left"))
+        done = int(np.searchsorted(self._ends, ts, side="right"))
+        return self._ended_within(call, launched_before=ts) if launched - done >= _FULL_QUEUE else []
 
 
 def recorded_edges(calls: Calls, rows: Rows, recorded: pa.Table) -> Edges:

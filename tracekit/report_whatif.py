@@ -52,11 +52,8 @@ def _group(page: Page, one: Outcome, several: bool) -> list[Text]:
     for name, count, saving in cells:
         said += page.line((f"  {cut(name, wide):<{wide}}  {count:>{matched}}  {saving:>{saves}}", ""))
     played = counted(one.replayed, "step")
-    spread = (
-        f", saving {interval(one.spread_low_ns, one.spread_high_ns)} each"
-        if one.replayed > 1 and one.spread_high_ns
-        else ""
-    )
+    middle = interval(one.spread_low_ns, one.spread_high_ns)
+    spread = f", saving {middle} in the middle" if one.replayed > 1 and one.spread_high_ns else ""
     note = f"{played} replayed of {one.steps:,}{spread}; the replay without any change is {one.error:.1%} off"
     if one.inferred_edges:
         note += f"; {counted(one.inferred_edges, 'wait')} across streams inferred"
@@ -96,6 +93,8 @@ def _more(least: float, most: float) -> str:
     end = f"{-least:.1%} more"
     if most >= _LITTLE:
         return f"{most:.1%} less to {end}"
+    if -most < _LITTLE:
+        return f"up to {end}"
     begin = f"{-most:.1%}"
     return end if end.startswith(begin) else f"{begin} to {end}"
 
