@@ -25,7 +25,7 @@ def test_as_text(trace: Path) -> None:
     assert step.startswith("decode 3-4: 2.00 ms -> 1.4") and step.endswith("% less")
     assert graph.startswith("  CUDA graph of the forward pass (decode 3-4)  13 launches  saves ")
     assert scaled.split()[:6] == ["kernels", "'nvjet'", "x", "0.5", "6", "kernels"]
-    assert basis == "  1 step replayed of 3; the replay without any change is 0.0% off"
+    assert basis == "  1 step replayed of 3; unchanged, the replay is 0.0% off"
 
 
 def test_as_json(trace: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def _group(page: Page, one: Outcome, several: bool) -> list[Text]:
     played = counted(one.replayed, "step")
     middle = interval(one.spread_low_ns, one.spread_high_ns)
     spread = f", saving {middle} in the middle" if one.replayed > 1 and one.spread_high_ns else ""
-    note = f"{played} replayed of {one.steps:,}{spread}; the replay without any change is {one.error:.1%} off"
+    note = f"{played} replayed of {one.steps:,}{spread}; unchanged, the replay is {one.error:.1%} off"
     if one.inferred_edges:
         note += f"; {counted(one.inferred_edges, 'wait')} across streams inferred"
     return said + page.wrapped(note, "  ", "dim", None)
