@@ -232,6 +232,8 @@ def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_sha
     severity: Severity = "warning" if any(one.verdict == graph_regions.WORTH for one in case.regions) else "info"
     if low >= critical_share * step:
         severity = "critical"
+    elif high < graph_regions.DEFAULTS.gpu_bound_share * step:
+        severity = "info"
     has_graphs = any(one.replays for one in case.regions)
     what = "one CUDA graph for the pieces" if has_graphs else "CUDA graphs"
     share = (

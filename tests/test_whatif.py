@@ -11,7 +11,7 @@ import pytest
 import tracekit
 from tests.event_rows import write_trace
 from tests.graph_rows import US, item, steps
-from tests.pairs import FULL_GRAPH, GPU_BOUND, LAUNCH_BOUND, pair, record
+from tests.pairs import FULL_GRAPH, GPU_BOUND, LAUNCH_BOUND, pair, record, unfused
 from tests.simulator import Plant
 from tracekit.changes import FreeLaunches, OverlapCommunication, RemoveSync, Scale
 from tracekit.errors import TracekitError, UsageError
@@ -96,6 +96,16 @@ def test_communication_hides_at_best(tmp_path: Path) -> None:
     with tracekit.open(tmp_path / "run.parquet") as trace:
         found = [one for one in whatif(trace, [OverlapCommunication()]).outcomes if one.phase == "decode"]
     assert [one.after_high_ns == one.before_ns > one.after_low_ns for one in found] == [True, True]
+
+
+def test_fusion_and_a_faster_kernel_in_any_order(tmp_path: Path) -> None:
+    """What is fused is as much faster as its kernels are; and any bound of the error will do."""
+    record(unfused(GPU_BOUND, ["silu_mul"]), tmp_path, "run")
+    changes = [Scale(re.compile("silu|Mul"), 0.5), Fusion("silu_mul")]
+    with tracekit.open(tmp_path / "run.parquet") as trace:
+        first, second = (decode(whatif(trace, one, max_error=0.1).outcomes) for one in (changes, changes[::-1]))
+    assert first.after_low_ns == pytest.approx(second.after_low_ns, abs=2)
+    assert first.after_high_ns == pytest.approx(second.after_high_ns, abs=2_000)
 
 
 @pytest.mark.parametrize(

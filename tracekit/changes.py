@@ -159,11 +159,18 @@ class Fuse:
         if not groups:
             return schedule
         first = np.array([one.rows[0] for one in groups], np.int64)
-        durs = np.array([one.dur_low_ns if optimistic else one.dur_high_ns for one in groups], np.int64)
+        durs = np.array([_fused_dur(step, schedule, one, optimistic) for one in groups], np.int64)
         gone = np.concatenate([one.rows[1:] for one in groups])
         schedule = _shorter_graphs(step, schedule, gone, optimistic)
         schedule = without_rows(schedule, gone, 1.0 if optimistic else FUSED_HOST_SHARE)
         return with_durations(schedule, first, durs)
+
+
+def _fused_dur(step: Step, schedule: Schedule, fused: FusedRows, optimistic: bool) -> int:
+    """What the fused kernel takes: as much less or more as its kernels take by other changes than as recorded."""
+    recorded, now = int(step.rows.dur[fused.rows].sum()), int(schedule.row_dur[fused.rows].sum())
+    dur = fused.dur_low_ns if optimistic else fused.dur_high_ns
+    return dur if now == recorded or not recorded else round(dur * now / recorded)
 
 
 def _shorter_graphs(step: Step, schedule: Schedule, gone: Int64s, optimistic: bool) -> Schedule:

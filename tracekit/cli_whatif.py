@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -142,6 +143,8 @@ def whatif(
     from tracekit.whatif import whatif as replayed
 
     with opened_trace(trace, rules, allow_partial, step_range, beside) as whole, part_of(whole, scope) as opened:
+        if math.isnan(max_error):
+            raise UsageError("--max-error: nan is no bound")
         found = replayed(opened, changes, max_error=max_error / 100)
         if form == "json":
             said = {"schema": JSON_SCHEMA, "trace": describe(opened), "whatif": found.to_json()}

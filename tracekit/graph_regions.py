@@ -155,9 +155,7 @@ def _regions(trace: Trace, group: Group, limits: Limits) -> list[Region]:
     whole = _whole(group, found, blockers, repeats(trace, group, range(len(reference.pieces))))
     if reference.replays == 1 and reference.replayed >= limits.graphed_share * reference.rows:
         few = counted(reference.rows - reference.replayed, "kernel")
-        said = (
-            f"one replay brings {reference.replayed:,} kernels, {few} beside it are launched one by one: nothing to win"
-        )
+        said = f"one replay brings {counted(reference.replayed, 'kernel')}; launched beside it: {few}; nothing to win"
         return [replace(whole, verdict=ALREADY, reason=said, change=None)]
     if whole.launches < limits.min_launches:
         return [replace(whole, verdict=TOO_FEW, reason=f"{launches(whole.launches)} in a step", change=None)]

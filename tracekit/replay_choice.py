@@ -12,6 +12,7 @@ from typing import Any
 from tracekit.analysis import duration
 from tracekit.replay_pace import Pace, pace_of
 from tracekit.replay_step import Step, load_step
+from tracekit.scope import Scope
 from tracekit.trace import Trace
 from tracekit.wording import counted
 
@@ -79,9 +80,14 @@ def _groups(trace: Trace, max_error: float, missing_share: float) -> list[Group]
         loaded = [_loaded(trace, pace, step, (rank, device, phase, bucket), lead=step - 1 in steps) for step in chosen]
         empty = Group(rank, device, phase, bucket, steps, (), total, losses)
         found.append(_filled(empty, loaded, max_error))
-    if not times and not trace.scope:
+    if not times and not _is_part_of_time(trace.scope):
         found += _whole(trace, losses, max_error)
     return sorted(found, key=lambda one: (-one.total_ns, one.rank, one.device or 0, one.phase, one.bucket))
+
+
+def _is_part_of_time(scope: Scope) -> bool:
+    """Whether more than ranks and devices is chosen: without steps, a part of the time cannot be replayed."""
+    return bool(replace(scope, ranks=(), devices=()))
 
 
 def _loaded(
@@ -144,7 +150,7 @@ def _whole(trace: Trace, losses: str, max_error: float) -> list[Group]:
         if one["count"] > _LONGEST:
             refusal = (
                 f"no steps are marked, and {counted(one['count'], 'device row')} are too many to replay as one: mark "
-                "them (--step-range REGEX), or choose a part (--since, --until)"
+                "them (--step-range REGEX)"
             )
             found.append(Group(rank, device, "unknown", "unknown", (None,), (), one["span_ns"], refusal))
             continue

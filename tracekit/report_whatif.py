@@ -101,8 +101,8 @@ def _more(least: float, most: float) -> str:
 
 def _together(page: Page, told: Sequence[Outcome]) -> list[Text]:
     """Of all steps, as if each of a group saved what its median does."""
-    if len(told) < 2:
-        return []
+    if len(told) < 2 or len({(one.rank, one.device) for one in told}) > 1:
+        return []  # devices work side by side: their times do not add up
     before = sum(one.total_ns for one in told)
     low, high = (
         round(sum(one.total_ns * after / max(1, one.before_ns) for one, after in zip(told, each, strict=True)))
