@@ -101,7 +101,7 @@ def test_communication_hides_at_best(tmp_path: Path) -> None:
 def test_fusion_and_a_faster_kernel_in_any_order(tmp_path: Path) -> None:
     """What is fused is as much faster as its kernels are; and any bound of the error will do."""
     record(unfused(GPU_BOUND, ["silu_mul"]), tmp_path, "run")
-    changes = [Scale(re.compile("silu|Mul"), 0.5), Fusion("silu_mul")]
+    changes: list[Scale | Fusion] = [Scale(re.compile("silu|Mul"), 0.5), Fusion("silu_mul")]
     with tracekit.open(tmp_path / "run.parquet") as trace:
         first, second = (decode(whatif(trace, one, max_error=0.1).outcomes) for one in (changes, changes[::-1]))
     assert first.after_low_ns == pytest.approx(second.after_low_ns, abs=2)
