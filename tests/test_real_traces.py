@@ -73,7 +73,7 @@ def test_rows_keep_the_promises_of_the_schema(path: Path, tmp_path: Path) -> Non
     assert ids is not None and ids == (ids[0], ids[0], 0, ids[0] - 1)
 
 
-@pytest.mark.parametrize("path", parameters([path for path in KINETO if path.stat().st_size < 1_300_000]))
+@pytest.mark.parametrize("path", parameters([path for path in KINETO if path.stat().st_size < 800_000]))
 def test_nothing_depends_on_layout_compression_or_the_order_of_events(path: Path, tmp_path: Path) -> None:
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
     events = document if isinstance(document, list) else document["traceEvents"]

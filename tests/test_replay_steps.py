@@ -201,8 +201,7 @@ def errors(trace: Trace) -> list[tuple[Step, str]]:
 @pytest.mark.parametrize(
     "name",
     [
-        "tracelens__b200", "tracelens__h100", "tracelens__sglang_deepseek", "tracelens__vllm_decode_full",
-        "param__dlrm_worker0", "pipit",
+        "tracelens__b200", "tracelens__h100", "tracelens__sglang_deepseek", "tracelens__vllm_decode_full", "pipit",
     ],
 )  # fmt: skip
 def test_a_real_step_is_replayed_within_one_per_cent(name: str) -> None:
