@@ -119,12 +119,8 @@ def graphs_of(trace: Trace, group: Group) -> list[Change]:
     return [
         one.change
         for one in regions(trace)
-        if _key(one.group) == _key(group) and one.verdict in (WORTH, MAY_HELP) and one.change is not None
+        if one.group.key == group.key and one.verdict in (WORTH, MAY_HELP) and one.change is not None
     ]
-
-
-def _key(group: Group) -> tuple[int, int | None, str, str]:
-    return group.rank, group.device, group.phase, group.bucket
 
 
 def _candidates(trace: Trace, limits: Limits, max_error: float) -> list[Candidate]:

@@ -44,8 +44,7 @@ def judged(trace: Trace, limits: Limits = DEFAULTS) -> tuple[Judged, ...]:
 def _judged(trace: Trace, limits: Limits) -> list[Judged]:
     by_group: dict[tuple[int, int | None, str, str], list[Candidate]] = {}
     for one in candidates(trace, limits):
-        group = one.group
-        by_group.setdefault((group.rank, group.device, group.phase, group.bucket), []).append(one)
+        by_group.setdefault(one.group.key, []).append(one)
     rows = []
     for of_group in by_group.values():
         group = of_group[0].group

@@ -84,17 +84,12 @@ def remedies(trace: Trace, group: Group) -> list[Remedy]:
     return [*_graphs(trace, group), *_fusions(trace, group), *_waits(group), *_overlap(group)]
 
 
-def is_of(one: Group, group: Group) -> bool:
-    """Whether both are the same steps, perhaps with another limit of the error."""
-    return (one.rank, one.device, one.phase, one.bucket) == (group.rank, group.device, group.phase, group.bucket)
-
-
 # ---- graphs ----------------------------------------------------------------------------------------------------------
 
 
 def _graphs(trace: Trace, group: Group) -> Iterator[Remedy]:
     """The regions that are worth it, together; and one graph of all, where something stands between them."""
-    here = [one for one in graph_regions.regions(trace, max_error=group.max_error) if is_of(one.group, group)]
+    here = [one for one in graph_regions.regions(trace, max_error=group.max_error) if one.group.key == group.key]
     parts = [one for one in here if one.change is not None and one.verdict in _WORTH and not one.is_whole]
     count = sum(one.pieces for one in parts)
     if count:
@@ -141,7 +136,7 @@ def ids(of: Int64s, chosen: Int64s) -> tuple[int, ...]:
 
 def _fusions(trace: Trace, group: Group) -> Iterator[Remedy]:
     for one in fusion_candidates.candidates(trace, max_error=group.max_error):
-        if is_of(one.group, group) and one.is_open:
+        if one.group.key == group.key and one.is_open:
             change, shown = Remaining(one.change), one.example[:_SHOWN]
             yield Remedy(change, "fusion", "fusion", shown, one.pattern.price, possible=one.grade == "C")
 

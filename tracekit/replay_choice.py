@@ -46,6 +46,11 @@ class Group:
         return self.chosen[len(self.chosen) // 2]
 
     @property
+    def key(self) -> tuple[int, int | None, str, str]:
+        """What tells its steps, whatever the bound of the error."""
+        return self.rank, self.device, self.phase, self.bucket
+
+    @property
     def error(self) -> float:
         """Of the replay of the median step, as a share of its time."""
         return self.median.error if self.chosen else 0.0

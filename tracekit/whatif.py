@@ -33,7 +33,7 @@ from tracekit.changes import (
 from tracekit.errors import TracekitError, UsageError
 from tracekit.fusion_patterns import catalogue
 from tracekit.graph_regions import OneGraph
-from tracekit.remedies import Remaining, is_of
+from tracekit.remedies import Remaining
 from tracekit.remedy_waits import own_calls
 from tracekit.replay_choice import MAX_ERROR, Group, groups
 from tracekit.replay_step import Step
@@ -68,7 +68,7 @@ class Fusion:
         return [
             Remaining(one.change)
             for one in fusion_candidates.candidates(trace, max_error=group.max_error)
-            if is_of(one.group, group) and (one.is_open if self.pattern == ALL else one.pattern.name == self.pattern)
+            if one.group.key == group.key and (one.is_open if self.pattern == ALL else one.pattern.name == self.pattern)
         ]
 
 
@@ -199,7 +199,7 @@ def _why_nothing(trace: Trace) -> str:
 
 
 def _outcome(group: Group, changes: Sequence[Change]) -> Outcome:
-    place = (group.rank, group.device, group.phase, group.bucket, len(group.steps), len(group.chosen), group.total_ns)
+    place = (*group.key, len(group.steps), len(group.chosen), group.total_ns)
     if group.refusal or not group.chosen:
         before = group.median.measured_ns if group.chosen else 0
         return Outcome(*place, before, before, before, group.error, 0, 0, (), 0, group.refusal or "no step to replay")
