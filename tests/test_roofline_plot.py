@@ -15,7 +15,7 @@ from tests.roofline_rows import MS, Row, group, h100, result, unknown
 from tracekit.classify import CATEGORIES
 from tracekit.errors import UsageError
 from tracekit.plot_labels import Box, Wanted, leader, place_labels
-from tracekit.plots import STYLES, check_suffix, plain, save_figure, si, style_of
+from tracekit.plot_style import STYLES, check_suffix, plain, save_figure, si, style_of
 from tracekit.roofline_panel import Roof, panel_of
 from tracekit.roofline_plot import roofline_figure
 

@@ -43,7 +43,7 @@ def test_whole_outcome(tmp_path: Path) -> None:
     assert one.after_low_ns >= 60 * US
     assert [share.saving_low_ns <= share.saving_high_ns for share in one.changes] == [True, True]
     assert found.table().num_rows == 2
-    assert found.frame()["change"].tolist() == ["launches for free", "CUDA graph of the forward pass (decode 3-4)"]
+    assert found.df()["change"].tolist() == ["launches for free", "CUDA graph of the forward pass (decode 3-4)"]
 
 
 def test_a_step_may_become_longer(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
     import tracekit
 
     trace = tracekit.open("trace.parquet")          # or raw profiler files: these are converted first
-    trace.analyze("idle_gaps").frame()              # a table; .findings judge it, .coverage says what it could not tell
+    trace.analyze("idle_gaps").df()              # a table; .findings judge it, .coverage says what it could not tell
     trace.sql("SELECT name, count(*) FROM kernels GROUP BY name")
 
 Importing this costs nothing: the parts load when first used.

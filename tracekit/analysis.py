@@ -26,7 +26,8 @@ class Finding:
     """One judgement, with the rows that prove it.
 
     A saving is an interval in nanoseconds over the traced span, 0 <= low <= high, never more than the time
-    attributed to its cause. `evidence` holds ids of the event table.
+    attributed to its cause. `evidence` holds ids of the event table. `arithmetic` says how the figures of the title
+    and the saving come about: lines like "9,822,776 ns / 5 steps = 1,964,555 ns a step" that a reader can check.
     """
 
     severity: Severity
@@ -38,6 +39,7 @@ class Finding:
     remedy: str = ""
     cost: str = ""
     verify: str = ""
+    arithmetic: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.saving_low_ns <= self.saving_high_ns:
@@ -72,9 +74,17 @@ class Result:
         rows, found = counted(self.table.num_rows, "row"), counted(len(self.findings), "finding")
         return f"<Result {self.analysis}: {rows}, {found}>"
 
-    def frame(self) -> pd.DataFrame:
+    def df(self) -> pd.DataFrame:
         """The table as a pandas frame."""
         return self.table.to_pandas()
+
+    def arrow(self) -> pa.Table:
+        """The table as it is."""
+        return self.table
+
+    def named_findings(self) -> dict[str, Finding]:
+        """Findings by the id that `tracekit explain` takes: "idle_gaps.1" is the first of idle_gaps."""
+        return {f"{self.analysis}.{number}": finding for number, finding in enumerate(self.findings, start=1)}
 
     def to_json(self) -> Row:
         """Plain values, as `--format json` prints them."""
@@ -82,7 +92,7 @@ class Result:
             "parameters": dict(self.parameters),
             "summary": [dict(row) for row in self.summary],
             "table": self.table.to_pylist(),
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [{"id": name, **asdict(finding)} for name, finding in self.named_findings().items()],
             "coverage": asdict(self.coverage),
         }
 

@@ -25,6 +25,9 @@ _COMMANDS = {
     "collect": ("tracekit.cli_collect:collect", "Run a program under a profiler and write its trace."),
     "convert": ("tracekit.cli_convert:convert", "Read profiler files into one Parquet file."),
     "analyze": ("tracekit.cli_commands:analyze", "Say where the time goes, why the GPU idles, and what to do."),
+    "compare": ("tracekit.cli_compare:compare", "Say what is different between recordings, and what explains it."),
+    "explain": ("tracekit.cli_explain:explain", "Show what a finding rests on: rows, arithmetic, remedy."),
+    "plot": ("tracekit.cli_plot:plot", "Draw a picture of a trace."),
     "whatif": ("tracekit.cli_whatif:whatif", "Replay steps with changes: how long would they take?"),
     "sql": ("tracekit.cli_commands:sql", "Query a trace with SQL."),
 }

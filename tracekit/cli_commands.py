@@ -175,7 +175,7 @@ def _check_plot(plot: Path | None, names: tuple[str, ...], force: bool, inputs: 
     """Refuse a picture that cannot be drawn, before the work is done."""
     if plot is None:
         return
-    from tracekit.plots import check_suffix
+    from tracekit.plot_style import check_suffix
 
     check_suffix(plot)
     if names and _DRAWN not in names:
@@ -185,7 +185,7 @@ def _check_plot(plot: Path | None, names: tuple[str, ...], force: bool, inputs: 
 
 def _draw(roofline: Result, path: Path) -> None:
     """Write the picture, whole or not at all."""
-    from tracekit.plots import save_figure
+    from tracekit.plot_style import save_figure
     from tracekit.roofline_plot import roofline_figure
 
     draft = path.with_name(f".{os.getpid()}.{path.name}")

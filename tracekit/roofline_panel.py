@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracekit.analysis import Row, Scalar, duration
-from tracekit.plots import plain, si
+from tracekit.plot_style import plain, si
 from tracekit.roofline_names import mark_of_roof, titles, work_name
 from tracekit.wording import counted
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tracekit.analysis import Result
 from tracekit.errors import UsageError
 from tracekit.plot_labels import Box, Label, Segment, draw_labels, extent, pixel
-from tracekit.plots import DPI, ERROR, defaults, new_figure, plain, si, style_of
+from tracekit.plot_style import DPI, ERROR, defaults, new_figure, plain, si, style_of
 from tracekit.roofline_panel import Panel, Point, Roof, panel_of, share_of_finding, words_of
 
 if TYPE_CHECKING:

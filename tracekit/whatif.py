@@ -3,7 +3,7 @@
     from tracekit.changes import FreeLaunches
     from tracekit.whatif import Fusion, Graphs, whatif
 
-    whatif(trace, [Graphs("decode"), Fusion("rope_kv"), FreeLaunches()]).frame()
+    whatif(trace, [Graphs("decode"), Fusion("rope_kv"), FreeLaunches()]).df()
 
 Changes go one on top of the other, in their order. Savings are intervals, of one step each.
 """
@@ -142,7 +142,7 @@ class WhatIf:
         """A row for each change of each group; one with place NULL for a group that nothing is said of."""
         return pa.Table.from_pylist(list(self._rows()), _schema())
 
-    def frame(self) -> pd.DataFrame:
+    def df(self) -> pd.DataFrame:
         """The table as a pandas frame."""
         return self.table().to_pandas()
 
