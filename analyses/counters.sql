@@ -3,6 +3,9 @@
 -- parameter low_pct BIGINT: below this in compute and memory, a kernel is bound by latency, or its grid is too small.
 -- parameter high_pct BIGINT: from here on, either is highly used.
 -- parameter difference_pct BIGINT: from this difference on, between them, the higher one is what binds.
+-- threshold covered_share: share of the kernel time with counters, below which there is a finding.
+-- threshold under_share: share of a device's kernel time under both roofs, from which on there is a finding.
+-- threshold duration_ratio: time of a kernel under ncu to its time in the trace, beyond which it was another situation.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column kernel VARCHAR: name as recorded in the trace.

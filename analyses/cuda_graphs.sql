@@ -1,6 +1,12 @@
 -- What would CUDA graphs win, and what stands in their way? One row for each region: what could be captured, in steps of
 -- one phase and batch size on one device. Regions of a group go one on top of the other: their savings add up. Times are
 -- those of one step. docs/cuda_graphs.md has the rules.
+-- threshold min_launches: launches of the smallest region worth a graph.
+-- threshold gpu_bound_share: share of the step that a graph must save, or the step is bound by the GPU.
+-- threshold graphed_share: share of what could be captured that one replay brings, from which on the step is a graph
+--                          already.
+-- threshold critical_share: share of the step won at worst, from which on the finding is critical.
+-- threshold wasted_share: share of the rows of padded steps that no request filled, from which on there is a finding.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column phase VARCHAR: phase of the steps, unknown for a trace without steps.

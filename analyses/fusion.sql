@@ -1,6 +1,11 @@
 -- Which kernels could be one, and what would that win? One row for each pattern in the steps of a phase and batch size
 -- on a device; of a device and phase what is open first, in the order in which savings were estimated, each on top of
 -- those above it. All times and bytes are of one step. See docs/fusion.md.
+-- threshold kernel_floor_ns: least time of any kernel.
+-- threshold cache_speedup: how much faster than memory the cache may have served what a fusion no longer reads.
+-- threshold cache_share: share of the cache up to which data may still have been in it.
+-- threshold finding_share: share of the step won at best, from which on there is a finding.
+-- threshold warning_share: share won at worst, from which on it is more than a remark.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column phase VARCHAR: as in steps.

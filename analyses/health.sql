@@ -16,6 +16,12 @@
 --   zero_duration                 device rows of no duration (total: all device rows)
 --   no_end_recorded               device rows whose end was not recorded (total: all device rows)
 --   memory_events                 memory instants, asked for by profile_memory
+-- threshold missing_share: share of launches without device work, or of device work without a launch, above which a
+--                          check warns.
+-- threshold unfinished_share: the same of device rows without a recorded end.
+-- threshold other_share: the same of busy time in no category.
+-- threshold unattributed_share: the same of the span that is idle without a cause.
+-- threshold skew_ns: skew of the clocks of host and device above which a check warns.
 -- column check VARCHAR: which check.
 -- column count BIGINT: rows that it is about.
 -- column total BIGINT: of how many.

@@ -32,6 +32,12 @@
 --                                (Python between ops).
 -- parameter no_requests_ns BIGINT: the host waits longer than this for requests only if there are none.
 -- parameter first_use_ns BIGINT: a call with the first work of a name that takes longer loads its code.
+-- threshold idle_share: share of the span: devices that idle less are left in peace.
+-- threshold finding_share: share of the step time: causes below stay quiet.
+-- threshold critical_share: share from which on a finding is critical.
+-- threshold missing_share: share of launches without device work, or of device rows without an end, above which holes
+--                          are not taken for idle time.
+-- threshold graph_hole_ns: a longer hole between rows of one graph replay is taken for a lost kernel.
 -- column rank INTEGER: rank.
 -- column device BIGINT: the device that was idle.
 -- column ts BIGINT: start of this part of the gap.

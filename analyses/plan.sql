@@ -2,6 +2,10 @@
 --
 -- Steps of one phase and batch size are looked at on the device where they take most time, those that take most time
 -- first. Savings are of one step, by replaying it (docs/replay.md, docs/plan.md); they add up.
+-- threshold min_share: share of the step: remedies that add less are left out.
+-- threshold most: remedies of steps of one phase and batch size, at most.
+-- threshold group_share: share of the time of all steps: steps that take less are left out.
+-- threshold max_error: error of the unchanged replay, as a part of the step, beyond which nothing is said.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column phase VARCHAR: phase of the steps.

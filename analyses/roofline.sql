@@ -6,6 +6,8 @@
 -- by latency: a part of it is idle if there are fewer blocks than multiprocessors.
 -- parameter short_ns BIGINT: mean time of a launch below which a kernel is short.
 -- parameter above_roof DOUBLE: above this share of the datasheet's roof, the device, the shapes or the bytes are wrong.
+-- threshold share: share of the busy time: findings on less are left out.
+-- threshold covered_share: share of the busy time with evidence, below which there is a finding.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device.
 -- column kernel VARCHAR: name as recorded, of copies, too.

@@ -2,6 +2,13 @@
 -- of batch, so that unlike steps are never averaged; steps without device work have rows of their own, with times of the host alone.
 -- `FROM steps` is the view with one row a step, `FROM steps()` is this. Quantiles are by nearest rank: a time that was
 -- measured, the one at position ceil(q * count) in order; so the P99 of fewer than 100 steps is the longest.
+-- threshold p99_ratio: P99 of the period to its median, above which steps vary.
+-- threshold steady_steps: steps of one phase and bucket that it takes to judge them.
+-- threshold outside_share: share of the busy time in no step, above which there is a finding.
+-- threshold empty_share: share of a rank's steps without recorded work, above which there is a finding.
+-- threshold empty_steps: fewer of these are what profilers leave at the ends of a recording.
+-- threshold missing_share: share of launches without device work, or of device rows without an end, above which nothing
+--                          is told.
 -- column rank INTEGER: rank.
 -- column device BIGINT: device, NULL for steps without device work.
 -- column kind VARCHAR: steady, first, warm_up, empty, as in step_kinds.

@@ -139,6 +139,12 @@ def test_parameters_of_macro_and_analysis_agree(name: str) -> None:
         assert ANALYSES[name].analysis.parameters[parameter] == float(default)
 
 
+@pytest.mark.parametrize("name", ANALYSES)
+def test_parameters_of_the_analysis_alone_are_documented_as_thresholds(name: str) -> None:
+    doc = DOCS[name]
+    assert [*doc.thresholds] == [one for one in ANALYSES[name].analysis.parameters if one not in doc.parameters]
+
+
 def test_views_of_the_design_exist(empty: Trace) -> None:
     found = {row["name"] for row in empty.query_readonly("SHOW TABLES").to_pylist()}
     views = "events device_activity kernels memcpys launches ops annotations python_calls steps devices ranks"

@@ -1,8 +1,9 @@
 """Reads the documentation of SQL macros and views: which parameters and columns do they promise?
 
 A header is the block of comment lines right above a `CREATE MACRO`, `VIEW` or `TABLE`; in it, `-- parameter NAME TYPE:
-meaning` and `-- column NAME TYPE: meaning` lines are the interface, everything else is prose. A macro that is no table
-is a function: it has no columns.
+meaning` and `-- column NAME TYPE: meaning` lines are the interface, `-- threshold NAME: meaning` lines what the
+analysis compares with, each with the indented lines below it; everything else is prose. A macro that is no table is a
+function: it has no columns.
 """
 
 from __future__ import annotations
@@ -12,21 +13,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r"^-- (parameter|column) (\w+) ([A-Z]\w*(?:\[\])?): (.+)$")
+_THRESHOLD = re.compile(r"^-- (threshold) (\w+)(): (.+)$")
+_CONTINUED = "   "
 _CREATE = re.compile(r"^CREATE (MACRO|VIEW|TABLE) (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class MacroDoc:
-    """One documented object. kind: macro (of a table), function, view, table. `parameters` and `columns` map a name to
-    its SQL type and meaning.
+    """One documented object. kind: macro (of a table), function, view, table. `prose` is what the header says besides,
+    line by line as it is laid out there, `parameters`, `thresholds` and `columns` map a name to its SQL type (of a
+    threshold "") and meaning.
     """
 
     kind: str
     name: str
-    summary: str
+    prose: tuple[str, ...]
     parameters: Mapping[str, tuple[str, str]]
+    thresholds: Mapping[str, tuple[str, str]]
     columns: Mapping[str, tuple[str, str]]
     body: str
+
+    @property
+    def summary(self) -> str:
+        """The prose as one paragraph."""
+        return " ".join(line.strip() for line in self.prose).strip()
 
 
 def parse_macros(sql: str) -> tuple[MacroDoc, ...]:
@@ -50,12 +60,18 @@ def parse_macros(sql: str) -> tuple[MacroDoc, ...]:
 def _document(kind: str, name: str, header: list[str], body: str) -> MacroDoc:
     if kind == "macro" and ") AS TABLE" not in body:
         kind = "function"
-    parameters: dict[str, tuple[str, str]] = {}
-    columns: dict[str, tuple[str, str]] = {}
+    entries: dict[str, dict[str, tuple[str, str]]] = {"parameter": {}, "threshold": {}, "column": {}}
     prose: list[str] = []
+    of, last = "", ""
     for line in header:
-        if match := _ENTRY.match(line):
-            (parameters if match[1] == "parameter" else columns)[match[2]] = (match[3], match[4])
+        text = line.removeprefix("--")
+        if match := _ENTRY.match(line) or _THRESHOLD.match(line):
+            of, last = match[1], match[2]
+            entries[of][last] = (match[3], match[4])
+        elif last and text.startswith(_CONTINUED):
+            sql_type, meaning = entries[of][last]
+            entries[of][last] = (sql_type, f"{meaning} {text.strip()}")
         else:
-            prose.append(line.removeprefix("--").strip())
-    return MacroDoc(kind, name, " ".join(prose).strip(), parameters, columns, body)
+            prose.append(text.removeprefix(" ").rstrip())
+            last = ""
+    return MacroDoc(kind, name, tuple(prose), *entries.values(), body)
