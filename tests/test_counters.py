@@ -285,7 +285,7 @@ def test_where_to_read_more_names_the_files(files: tuple[Path, Path]) -> None:
         beside = list(trace.beside.given)
     assert beside == ["--ncu", str(page)]
     (line,) = Page("t.parquet", (), 200, "#", False, [beside[0], "m.csv"]).more(["counters"])
-    assert line.plain == "  in full: tracekit analyze t.parquet counters --ncu m.csv, or --format json"
+    assert line.plain == "  in full: tracekit analyze t.parquet counters --ncu m.csv"
 
 
 def test_bad_tables_on_the_command_line(files: tuple[Path, Path]) -> None:

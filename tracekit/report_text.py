@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -35,6 +36,7 @@ _REMEDY = {"do": 2}
 _ONE_LINE = {"title": 1}  # where not even all titles have room
 _HEALTH_ROOM = ((5, 2), (5, 1), (3, 1))  # warnings shown, lines of each
 _FINDINGS_ROOM = 10  # lines that health leaves to findings
+_TOLD = 0.0005  # of the busy time in no category: less reads 0.0%
 _PLAN_ROOM = {7: 9, 5: 7, 3: 4}  # lines of the plan, by the room of the head
 _SAID_ELSEWHERE = ("health", "plan")  # not among the findings
 _STYLES = {
@@ -64,7 +66,7 @@ def render(
     chosen, beside = trace.scope.arguments(), trace.beside.given
     page = Report(name or trace.path.name, chosen, width, "█" if unicode else "#", named, beside)
     told = {one: result for one, result in results.items() if one not in _SAID_ELSEWHERE}
-    findings = [(one, finding) for one, result in told.items() for finding in result.findings]
+    findings = [one for result in told.values() for one in result.named_findings().items()]
     if named:
         lines = page.head(trace, results, None) + page.findings(findings, None)
         for one, result in results.items():
@@ -155,7 +157,7 @@ class Report(Page):
         lines += [line for name, ns in bars for line in self.timed_bar(name, ns, total)]
         if "other" not in dict(shown):
             share = by_category.get("other", 0) / total
-            lines += self.line((f"  {share:.1%} of it is in no category (other)", "dim"))
+            lines += [] if share < _TOLD else self.line((f"  {share:.1%} of it is in no category (other)", "dim"))
         phases: Counter[str] = Counter()
         for row in rows:
             phases[row["phase"]] += row["exclusive_ns"]
@@ -166,8 +168,8 @@ class Report(Page):
 
     def titles(self, findings: Sequence[tuple[str, Finding]]) -> int:
         """Lines that the titles take, and where to read the rest."""
-        names = list(dict.fromkeys(name for name, _ in findings))
-        return sum((len(self.finding(one, {})) for _, one in findings), 1 + len(self.more(names))) if findings else 0
+        more = self.more(_analyses(findings))
+        return sum((len(self.finding(*one, {})) for one in findings), 1 + len(more)) if findings else 0
 
     def findings(self, findings: Sequence[tuple[str, Finding]], room: int | None) -> list[Text]:
         """Worst first; in full if there is room for all, else shorter, else titles, and then where to read the rest."""
@@ -175,44 +177,47 @@ class Report(Page):
             return []
         ranked = sorted(findings, key=lambda one: (-SEVERITIES.index(one[1].severity), -one[1].saving_high_ns))
         head = self.line(("Findings", "bold underline"))
-        whole = [*head, *(line for _, finding in ranked for line in self.finding(finding, None))]
+        whole = [*head, *(line for one in ranked for line in self.finding(*one, None))]
         if room is None or len(whole) <= room:
             return whole
-        note = self.more(list(dict.fromkeys(name for name, _ in ranked)))
+        note = self.more(_analyses(ranked))
         room -= len(note)
         for most in _ROOM:
-            lines = [*head, *(line for _, finding in ranked for line in self.finding(finding, most))]
+            lines = [*head, *(line for one in ranked for line in self.finding(*one, most))]
             if len(lines) <= room:
                 return lines + note
-        return head + self.titles_first([finding for _, finding in ranked], room - len(head)) + note
+        return head + self.titles_first(ranked, room - len(head)) + note
 
-    def titles_first(self, ranked: Sequence[Finding], room: int) -> list[Text]:
+    def titles_first(self, ranked: Sequence[tuple[str, Finding]], room: int) -> list[Text]:
         """Titles of all, as far as they fit, and more of the first ones: titles matter more than remedies."""
-        titles = [self.finding(finding, {}) for finding in ranked]
+        titles = [self.finding(*one, {}) for one in ranked]
         if sum(map(len, titles)) > room:
-            titles = [self.finding(finding, _ONE_LINE) for finding in ranked]
+            titles = [self.finding(*one, _ONE_LINE) for one in ranked]
         left_out = 0
         while sum(map(len, titles)) + (left_out > 0) > room and titles:
             titles.pop()
             left_out += 1
         spare = room - sum(map(len, titles)) - (left_out > 0)
         lines: list[Text] = []
-        for finding, title in zip(ranked, titles, strict=False):
-            fuller = (self.finding(finding, most) for most in (_ROOM[-1], _REMEDY))
-            said = next((one for one in fuller if len(one) - len(title) <= spare), title)
+        for one, title in zip(ranked, titles, strict=False):
+            fuller = (self.finding(*one, most) for most in (_ROOM[-1], _REMEDY))
+            said = next((lines for lines in fuller if len(lines) - len(title) <= spare), title)
             spare -= len(said) - len(title)
             lines += said
         if left_out:
             lines += self.line((f"  and {counted(left_out, 'more finding')}", "dim"))
         return lines
 
-    def finding(self, finding: Finding, most: Mapping[str, int] | None) -> list[Text]:
-        """most: lines of each part; a part that is absent is left out, but for the title. None: all of all."""
+    def finding(self, name: str, finding: Finding, most: Mapping[str, int] | None) -> list[Text]:
+        """With the name that `tracekit explain` takes at the end of the title.
+
+        most: lines of each part; a part that is absent is left out, but for the title. None: all of all.
+        """
         indent = "  " + " " * len(f"{finding.severity:<8} ")
         saves = f"; saves 0 to {duration(finding.saving_high_ns)} in all" if finding.saving_high_ns else ""
         if finding.saving_low_ns:
             saves = f"; saves {duration(finding.saving_low_ns)} to {duration(finding.saving_high_ns)}"
-        title, *rest = self.wrapped(f"{finding.title}{saves}", indent, "bold", (most or {}).get("title"))
+        title, *rest = self.named(f"{finding.title}{saves}", name, indent, (most or {}).get("title"))
         severity = Text(f"  {finding.severity:<8} ", style=_STYLES[finding.severity], no_wrap=True)
         lines = [severity.append(title.plain[len(indent) :], style="bold"), *rest]
         parts = (("detail", finding.detail), ("do", finding.remedy), ("price", finding.cost), ("check", finding.verify))
@@ -221,6 +226,15 @@ class Report(Page):
                 prefix = indent if word == "detail" else f"{indent}{word}: "
                 lines += self.wrapped(text, prefix, "", None if most is None else most[word])
         return lines
+
+    def named(self, text: str, name: str, indent: str, most: int | None) -> list[Text]:
+        """Text and a name after it, which is never cut."""
+        lines = self.wrapped(f"{text} [{name}]", indent, "bold", None)
+        if most is None or len(lines) <= most:
+            return lines
+        narrow = replace(self, width=self.width - len(name) - 3)
+        cut = narrow.wrapped(text, indent, "bold", most)
+        return [*cut[:-1], cut[-1].append(f" [{name}]")]
 
     def health(self, health: Result, room: int) -> list[Text]:
         """What is wrong with the trace, in so many lines."""
@@ -255,6 +269,10 @@ class Report(Page):
             return [*head, *(line for row in rows for line in self.check(row, None))]
         shown = [{_heading(key): _shown(key, one) for key, one in row.items()} for row in rows]
         return [*head, *map(Text, grid([_heading(key) for key in result.table.column_names], shown, self.width))]
+
+
+def _analyses(findings: Sequence[tuple[str, Finding]]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition(".")[0] for name, _ in findings))
 
 
 def _heading(column: str) -> str:

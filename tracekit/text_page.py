@@ -32,7 +32,7 @@ class Page:
     def more(self, names: Sequence[str]) -> list[Text]:
         """Where all of it can be read."""
         command = shlex.join(["tracekit", "analyze", self.trace, *names, *self.chosen, *self.beside])
-        return self.wrapped(f"in full: {command}, or --format json", "  ", "dim", None)
+        return self.wrapped(f"in full: {command}", "  ", "dim", None)
 
     def line(self, *parts: tuple[str, str], indent: str = "    ") -> list[Text]:
         """One line of parts with their styles, or several where it is too long."""
