@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.analysis_pages import FOLDER, ROOT, pages
+from tests.test_packaging import project_files
 
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
-WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "sample_traces" / "README.md"]
+WRITTEN = sorted(ROOT / name for name in project_files() if name.suffix == ".md")
 
 
 def test_pages_of_analyses_are_those_of_their_sql() -> None:

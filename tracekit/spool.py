@@ -44,9 +44,13 @@ class Spool:
         self._lock = threading.Lock()
 
     def write(self, table: pa.Table) -> Run | None:
-        """Store a table sorted by `ts`; it counts only after `accept`. None for an empty table. Thread-safe."""
+        """Store a table sorted by `ts`; it counts only after `accept`. None for an empty table. Thread-safe.
+
+        Texts may be plain or dictionary-encoded; what links rows counts on the latter.
+        """
         if not table.num_rows:
             return None
+        table = _encoded(table)
         with self._lock:
             path = self.directory / f"{next(self._numbers)}.arrow"
         table = table.combine_chunks()
@@ -149,6 +153,13 @@ class Spool:
         if not slices:
             return None
         return pa.concat_tables(slices, promote_options="default").unify_dictionaries().combine_chunks()
+
+
+def _encoded(table: pa.Table) -> pa.Table:
+    for position, column in enumerate(table.schema):
+        if pa.types.is_string(column.type):
+            table = table.set_column(position, column.name, table.column(position).dictionary_encode())
+    return table
 
 
 def _open(path: Path) -> pa.Table:
