@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit.analysis import Finding, Result
 from tracekit.errors import UsageError
-from tracekit.gate import Condition, Measure, Measured, Verdict, check_values, parse
+from tracekit.gate import Condition, Measure, Measured, Verdict, check_severity, check_values, parse
 
 MS = 1_000_000
 SLOWER = Measured(Measure("time", 9_500_000), Measure("time", 9_000_000), 400_000, 600_000)
@@ -113,3 +115,24 @@ def test_a_change_is_judged_exactly(value: int, base: int, percent: int) -> None
     measured = {"decode.p50": Measured(Measure("time", value), Measure("time", base))}
     found = check_values(parse(f"decode.p50 > +{percent}%"), measured)
     assert found.failed == (100 * (value - base) > percent * base)
+
+
+IDLE = Result(
+    "idle_gaps",
+    {},
+    (),
+    pa.table({}),
+    (Finding("warning", "sync: waits"), Finding("critical", "launch_bound: slow"), Finding("info", "outside steps")),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("critical", Verdict("critical", True, "idle_gaps.2: launch_bound: slow")),
+        ("warning", Verdict("warning", True, "idle_gaps.2 is critical: launch_bound: slow, and 1 more")),
+    ],
+)
+def test_severities(text: str, verdict: Verdict) -> None:
+    assert check_severity(parse(text), {"idle_gaps": IDLE}) == verdict
+    assert check_severity(parse(text), {}) == Verdict(text, False, "no such finding")

@@ -8,15 +8,16 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tracekit.analysis import SEVERITIES, Result, Row
+from tracekit.analysis import Result, Row
 from tracekit.cli import open_output, write_output
 from tracekit.cli_filters import scope_options
+from tracekit.cli_gate import FAIL_ON, any_failed, by_severity, verdicts_of
 from tracekit.cli_options import (
     FILE,
     FORCE,
@@ -30,7 +31,9 @@ from tracekit.cli_options import (
     utf8,
 )
 from tracekit.errors import UsageError
+from tracekit.gate import SLOWER, Condition, Measured, refuse_words
 from tracekit.json_text import json_text, json_value
+from tracekit.report_ci import Case, cases_of, github, junit
 from tracekit.scope import Scope
 
 if TYPE_CHECKING:
@@ -45,29 +48,32 @@ _DRAWN = "roofline"
 _WIDTHS = (60, 120)  # of text on a terminal
 
 
-class _WithCauses(click.Command):
-    """Its help ends with what each cause of idle time means, told once for all texts."""
+class _WithQuestions(click.Command):
+    """Its help ends with the question of each analysis and the meaning of each cause, told once for all texts."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from tracekit.analyses._idle_advice import MEANINGS
+        from tracekit.registry import analyses
 
+        with formatter.section("Analyses, and the question that each answers (more: tracekit explain NAME)"):
+            formatter.write_dl([(name, one.analysis.question) for name, one in analyses().items()])
         with formatter.section("Causes of idle time, by gap"):
             formatter.write_dl(list(MEANINGS.items()))
 
 
-@click.command(cls=_WithCauses)
+@click.command(cls=_WithQuestions)
 @click.argument("trace", type=TRACE)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @scope_options
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "junit", "github"]), default="text", show_default=True
+)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to the terminal.")
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw the roofline, too: a .png or .svg file.")
 @FORCE
 @RULES
 @beside_options
-@click.option(
-    "--fail-on", type=click.Choice(["warning", "critical"]), help="Exit with 1 if a finding is this bad or worse."
-)
+@FAIL_ON
 @PARTIAL
 @STEP_RANGE
 def analyze(
@@ -75,13 +81,13 @@ def analyze(
     trace: Path,
     names: tuple[str, ...],
     scope: Scope,
-    form: Literal["text", "json"],
+    form: Literal["text", "json", "junit", "github"],
     output: Path | None,
     plot: Path | None,
     force: bool,
     rules: tuple[Path, ...],
     beside: Given,
-    fail_on: str | None,
+    conditions: tuple[Condition, ...],
     allow_partial: bool,
     step_range: str | None,
 ) -> None:
@@ -93,15 +99,17 @@ def analyze(
       tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
       tracekit analyze trace.parquet attribution --phase decode --steps 3:8 --rank 0
       tracekit analyze trace.parquet counters --ncu metrics.csv
+      tracekit analyze trace.parquet --fail-on critical --fail-on 'idle_share > 0.2' --format junit -o report.xml
       tracekit analyze trace.parquet roofline --phase decode --model config.json --plot roofline.svg
 
-    TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is an analysis:
-    attribution, counters, cuda_graphs, fusion, health, idle_gaps, plan, roofline, steps; all of them, on one screen,
-    if none is named. Exit code 1 if the trace fails a health check.
+    TRACE is a Parquet file made by tracekit, a profiler's own file, or a directory of these. NAME is one of the
+    analyses below; all of them, on one screen, if none is named. Exit code 1 if the trace fails a health check, or
+    what --fail-on says holds.
 
     Of a part of the trace, busy time counts with the step that launched it, a gap with the step whose work ended it;
     what crosses --since or --until is cut. The health check is always that of the whole trace.
     """
+    refuse_words(conditions, (SLOWER,), "slower than what? `tracekit compare` has a base")
     open_output(output, force, inputs=(trace, *rules, *beside.files))
     _check_plot(plot, names, force, inputs=(trace, *rules, *beside.files))
     if files := [name for name in names if Path(name).exists() and not name.isidentifier()]:
@@ -111,14 +119,17 @@ def analyze(
         )
     with opened_trace(trace, rules, allow_partial, step_range, beside) as whole, part_of(whole, scope) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
-        if form == "json":
+        verdicts = verdicts_of(conditions, by_severity(results), lambda: _metrics(opened))
+        if form in ("junit", "github"):
+            write_output(_FOR_CI[form](cases_of(results, verdicts)), output)
+        elif form == "json":
             said = {"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}
             write_output(json_text(said, indent=1), output)
         else:
             _report(opened, results, output, name=str(trace), named=bool(names))
         if plot is not None:
             _draw(results[_DRAWN], plot)
-    if _failed(results, fail_on):
+    if any_failed(verdicts) | _untrusted(results):
         click.get_current_context().exit(1)
 
 
@@ -202,12 +213,18 @@ def _draw(roofline: Result, path: Path) -> None:
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def _failed(results: Mapping[str, Result], fail_on: str | None) -> bool:
-    """Whether a gate of the health check is not met, or a finding is as bad as --fail-on says."""
-    gate = "health" in results and "fail" in results["health"].table["status"].to_pylist()
-    found = [SEVERITIES.index(finding.severity) for result in results.values() for finding in result.findings]
-    bar = len(SEVERITIES) if fail_on is None else [str(one) for one in SEVERITIES].index(fail_on)
-    return gate or (any(one >= bar for one in found))
+def _untrusted(results: Mapping[str, Result]) -> bool:
+    """Whether the trace fails a check of its health."""
+    return "health" in results and "fail" in results["health"].table["status"].to_pylist()
+
+
+def _metrics(trace: Trace) -> Mapping[str, Measured]:
+    from tracekit.gate_metrics import metrics_of
+
+    return metrics_of(trace)
+
+
+_FOR_CI: Mapping[str, Callable[[Sequence[Case]], str]] = {"junit": junit, "github": github}
 
 
 def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *, name: str, named: bool) -> None:

@@ -180,7 +180,8 @@ def check_severity(condition: Condition, results: Mapping[str, Result]) -> Verdi
         return Verdict(condition.text, False, "no such finding")
     worst = max(named, key=lambda one: SEVERITIES.index(one[1].severity))
     more = f", and {len(named) - 1} more" if len(named) > 1 else ""
-    return Verdict(condition.text, True, f"{worst[0]} {worst[1].severity}: {worst[1].title}{more}")
+    graver = f" is {worst[1].severity}" if worst[1].severity != condition.word else ""
+    return Verdict(condition.text, True, f"{worst[0]}{graver}: {worst[1].title}{more}")
 
 
 def _severity(word: str) -> Severity:
