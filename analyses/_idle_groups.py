@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analysis import Row
 from tracekit.trace import Trace
 
@@ -18,6 +19,7 @@ _TIMES = """
         phase,
         count(DISTINCT step) AS steps,
         list(DISTINCT step::BIGINT) AS numbers,
+        bool_and(kind = 'steady') AS are_steady,
         sum(busy_ns + idle_ns + gap_before_ns)::BIGINT AS total_ns
     FROM step_time()
     WHERE kind = 'steady'
@@ -38,7 +40,8 @@ _MARKED = "SELECT count(*) AS marked FROM steps WHERE source <> 'inferred'"
 @dataclass(frozen=True, slots=True)
 class Group:
     """Gaps on one device, longest first. total_ns: what is charged to the steps, busy and idle; steps: how many, 0 for
-    the whole of a trace without steps.
+    the whole of a trace without steps. chosen: the condition that chooses the gaps of the table; whole: the query of
+    total_ns.
     """
 
     rank: int
@@ -47,6 +50,8 @@ class Group:
     steps: int
     total_ns: int
     gaps: pa.Table
+    chosen: str = ""
+    whole: str = ""
 
     def of(self, cause: str) -> pa.Table:
         """Those of one cause."""
@@ -62,9 +67,19 @@ def groups(trace: Trace, table: pa.Table) -> list[Group]:
     has_marks = marked(trace)
     by_phase = list(_by_phase(trace, ordered)) if has_marks else []
     seen = {(group.rank, group.device) for group in by_phase}
-    judged = ordered.filter(pc.field("place").isin(["inside", "between"] + ["outside"] * (not has_marks)))
+    places = ["inside", "between"] + ["outside"] * (not has_marks)
+    judged = ordered.filter(pc.field("place").isin(places))
     whole = [
-        Group(row["rank"], row["device"], "unknown", 0, row["span_ns"], on_device(judged, row))
+        Group(
+            rank=row["rank"],
+            device=row["device"],
+            phase="unknown",
+            steps=0,
+            total_ns=row["span_ns"],
+            gaps=on_device(judged, row),
+            chosen=f"{_here(row)} AND place IN {arithmetic.one_of(places)}",
+            whole=f"SELECT span_ns FROM device_time() WHERE {_here(row)}",
+        )
         for row in trace.macro("device_time").to_pylist()
         if (row["rank"], row["device"]) not in seen
     ]
@@ -74,8 +89,22 @@ def groups(trace: Trace, table: pa.Table) -> list[Group]:
 def _by_phase(trace: Trace, table: pa.Table) -> Iterator[Group]:
     for row in trace.sql(_TIMES).to_pylist():
         here = on_device(table, row)
-        gaps = here.filter(pc.field("step").isin(row["numbers"]))
-        yield Group(row["rank"], row["device"], row["phase"], row["steps"], row["total_ns"], gaps)
+        steps = f"FROM step_time() WHERE {_here(row)} AND phase = {row['phase']!r}"
+        steps += " AND kind = 'steady'" if row["are_steady"] else ""
+        yield Group(
+            rank=row["rank"],
+            device=row["device"],
+            phase=row["phase"],
+            steps=row["steps"],
+            total_ns=row["total_ns"],
+            gaps=here.filter(pc.field("step").isin(row["numbers"])),
+            chosen=f"{_here(row)} AND step IN (SELECT step {steps})",
+            whole=f"SELECT sum(busy_ns + idle_ns + gap_before_ns) {steps}",
+        )
+
+
+def _here(row: Row) -> str:
+    return arithmetic.on(row["rank"], row["device"])
 
 
 def marked(trace: Trace) -> bool:

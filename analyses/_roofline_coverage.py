@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analyses import _roofline_advice as advice
 from tracekit.analyses._roofline_texts import NO_PEAKS
 from tracekit.analysis import Finding, Row, Scalar, duration
@@ -78,7 +79,16 @@ def uncovered(
         remedy=" ".join(remedies),
         cost="Another run; recording shapes slows the host, and so does a profiler of counters.",
         verify="by_evidence in the summary of the next run.",
+        arithmetic=tuple(_sums(missing, total)),
     )
+
+
+def _sums(missing: int, busy: int) -> Iterator[str]:
+    of_all, known = "SELECT sum(exclusive_ns) FROM roofline()", arithmetic.one_of(sorted(COVERED))
+    without = f"{of_all} WHERE evidence IS NULL OR evidence NOT IN {known}"
+    yield arithmetic.queried("without evidence", without, missing)
+    yield arithmetic.queried("busy time", of_all, busy)
+    yield arithmetic.share("share", missing, busy)
 
 
 def _exclusive(row: Row) -> int:

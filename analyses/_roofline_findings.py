@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from tracekit.analyses import _roofline_advice as advice
+from tracekit.analyses import _roofline_savings as savings
+from tracekit.analyses import _roofline_sums as sums
 from tracekit.analyses import _roofline_texts as texts
 from tracekit.analyses._roofline_coverage import no_peaks, uncovered
 from tracekit.analysis import Finding, Row, Scalar, duration
@@ -27,9 +29,6 @@ _PRODUCTS = frozenset(("gemm", "moe"))
 _HALF = frozenset(("bf16", "fp16"))
 _EIGHT_BITS = re.compile(r"Float8|unsigned char|signed char", re.IGNORECASE)  # how caches of 8 bits are recorded
 _LEFT_ALONE = frozenset(("lm_head", "router"))  # by those who quantise models
-_FUSED = frozenset(  # categories that the analysis fusion looks after
-    ("activation", "elementwise", "fused_pointwise", "kv_cache", "norm", "quant", "reduction", "rope", "softmax")
-)
 _VOCABULARY, _SURE_VOCABULARY = 16_000, 110_000  # columns: of a sharded one at least; more than a layer has
 Saving = Callable[[Row], float]
 Device = tuple[int, int | None]
@@ -109,25 +108,13 @@ def is_left_alone(row: Row) -> bool:
 # ---- at or below the roof --------------------------------------------------------------------------------------------
 
 
-def _beyond(row: Row) -> float:
-    """Time beyond what the work needs at achievable peaks. What runs beside other work cannot be had back."""
-    return max(0.0, float(min(row["alone_ns"] - row["roof_ns"], row["exclusive_ns"])))
-
-
-def _promised(rows: Sequence[Row]) -> int:
-    """Of what these take beyond that, what is theirs to promise: of kernels that could be one with their neighbours the
-    analysis fusion says what they could save, and no nanosecond is promised twice.
-    """
-    return int(sum(_beyond(row) for row in rows if row["category"] not in _FUSED))
-
-
 def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
     """One for each family in which enough time is lost."""
     for family in dict.fromkeys(map(advice.family, rows)):
-        here, device, share = _worst([row for row in rows if advice.family(row) == family], devices, _beyond)
+        here, device, share = _worst([row for row in rows if advice.family(row) == family], devices, savings.beyond)
         if not _is_enough(share, parameters):
             continue
-        beyond = sum(map(_beyond, here))
+        beyond = sum(map(savings.beyond, here))
         remedy, cost = advice.remedy(family, here, devices[device]["vendor"])
         detail = texts.FAR_DETAIL.format(share=f"{share:.1%}", roof=duration(sum(row["roof_ns"] for row in here)))
         yield Finding(
@@ -140,17 +127,18 @@ def _far(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping
                 where=_where(device, devices),
             ),
             detail=f"Mostly {_listed(here, _far_words)}. {detail}",
-            saving_high_ns=_promised(here),
+            saving_high_ns=savings.promised(here),
             evidence=_evidence(here),
             remedy=remedy,
             cost=cost,
             verify=texts.FASTER,
+            arithmetic=tuple(sums.beyond(here, devices[device], parameters)),
         )
 
 
 def _far_words(row: Row) -> str:
     beside = f", {BESIDE}" if BESIDE in (row["notes"] or "").split(", ") else ""
-    return f"{_of_roof(row)}{_in_steps(row, _beyond)}{beside}"
+    return f"{_of_roof(row)}{_in_steps(row, savings.beyond)}{beside}"
 
 
 def _of_roof(row: Row) -> str:
@@ -163,14 +151,14 @@ def _latency(
     here, device, share = _worst(rows, devices, _exclusive)
     if not _is_enough(share, parameters):
         return
-    beyond = sum(map(_beyond, here))
+    beyond = sum(map(savings.beyond, here))
     of_device = [row for row in everything if (row["rank"], row["device"]) == device]
     is_nvidia = devices[device]["vendor"] == advice.NVIDIA
     yield _finding(
         texts.LATENCY,
         here,
         lambda row: f"{row['count']:,} x {duration(row['dur_ns'] / max(1, row['count']))}, {_waves(row)}",
-        _promised(here),
+        savings.promised(here),
         {
             "which": _short_or_few(here, float(parameters["short_ns"] or 0)),
             "share": f"{share:.1%}",
@@ -179,6 +167,10 @@ def _latency(
             "others": _copies(of_device, devices[device]["busy_ns"]),
             "graphs": texts.GRAPHS_NVIDIA if is_nvidia else texts.GRAPHS_OTHER,
         },
+        arithmetic=(
+            *sums.time(here, devices[device], parameters),
+            *sums.beyond(here, devices[device], parameters),
+        ),
     )
 
 
@@ -201,12 +193,12 @@ def _waves(row: Row) -> str:
 
 def _weights(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
     """At most what the saved bytes take. The time that counts is that of reading weights, not all of the GEMMs."""
-    here, device, share = _worst(rows, devices, lambda row: _exclusive(row) * _part(row, "weight_bytes"))
+    here, device, share = _worst(rows, devices, lambda row: _exclusive(row) * savings.share(row, "weight_bytes"))
     if not _is_enough(share, parameters):
         return
     of = devices[device]
-    eight, four = (sum(_with_weights_of(row, bits, of) for row in here) for bits in (8, 4))
-    best = sum(max(_with_weights_of(row, bits, of) for bits in (8, 4)) for row in here)
+    eight, four = (sum(savings.with_weights_of(row, bits, of) for row in here) for bits in (8, 4))
+    best = sum(max(savings.with_weights_of(row, bits, of) for bits in (8, 4)) for row in here)
     taken = sum(map(_exclusive, here)) / of["busy_ns"]
     first, then = advice.small_weights(of["peaks"] or {}, of["vendor"])
     yield _finding(
@@ -222,22 +214,8 @@ def _weights(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Map
             "first": first,
             "then": then,
         },
+        arithmetic=sums.weights(here, of, parameters),
     )
-
-
-def _with_weights_of(row: Row, bits: int, device: Row) -> float:
-    """Time saved at most: where the device can, weights of so many bits are multiplied as such, else expanded."""
-    if row["weight_bits"] <= bits:
-        return 0.0
-    faster = _faster(row, ("fp8", "int8") if bits == 8 else ("fp4",), device)
-    return _without(row, _part(row, "weight_bytes") * (1 - bits / row["weight_bits"]), faster)
-
-
-def _faster(row: Row, maths: Sequence[str], device: Row) -> float:
-    """How many times what is achievable of its arithmetic the best of these achieves; 1 if none is faster."""
-    peaks, shares = device["peaks"] or {}, device["achievable"] or {}
-    own, *others = (peaks.get(of or "", 0.0) * shares.get(of or "", 1.0) for of in (row["math"], *maths))
-    return max(1.0, max(others) / own) if own else 1.0
 
 
 def _arithmetic(
@@ -249,9 +227,13 @@ def _arithmetic(
     if not _is_enough(share, parameters):
         return
     # Both factors are then half as large, at most all that is read and written.
-    eight = sum(_without(row, 0.5, _faster(row, ("fp8",), devices[device])) for row in here)
+    eight = sum(savings.without(row, 0.5, savings.speed(row, ("fp8",), devices[device])) for row in here)
     can_four = "fp4" in devices[device]["peaks"]
-    four = sum(_without(row, 0.75, _faster(row, ("fp8", "fp4"), devices[device])) for row in here) if can_four else 0.0
+    four = (
+        sum(savings.without(row, 0.75, savings.speed(row, ("fp8", "fp4"), devices[device])) for row in here)
+        if can_four
+        else 0.0
+    )
     yield _finding(
         texts.ARITHMETIC,
         here,
@@ -264,33 +246,24 @@ def _arithmetic(
             "also": "; then NVFP4 or MXFP4 where accuracy allows" if four > eight else "",
             "where": _where(device, devices),
         },
+        arithmetic=sums.fewer_bits(here, devices[device], parameters, int(max(eight, four))),
     )
 
 
 def _kv(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mapping[str, Scalar]) -> Iterator[Finding]:
-    here, device, share = _worst(rows, devices, lambda row: _exclusive(row) * _part(row, "kv_bytes"))
+    here, device, share = _worst(rows, devices, lambda row: _exclusive(row) * savings.share(row, "kv_bytes"))
     if not _is_enough(share, parameters):
         return
-    saved = sum(_without(row, _part(row, "kv_bytes") / 2) for row in here)
+    saved = sum(savings.without(row, savings.share(row, "kv_bytes") / 2) for row in here)
     taken = sum(map(_exclusive, here)) / devices[device]["busy_ns"]
     yield _finding(
         texts.KV,
         here,
-        lambda row: f"{_part(row, 'kv_bytes'):.0%} of its bytes are keys and values",
+        lambda row: f"{savings.share(row, 'kv_bytes'):.0%} of its bytes are keys and values",
         saved,
         {"share": f"{taken:.1%}", "saved": duration(saved) + _per_step(here, saved), "where": _where(device, devices)},
+        arithmetic=sums.smaller_cache(here, devices[device], parameters, int(saved)),
     )
-
-
-def _part(row: Row, name: str) -> float:
-    """Share of the bytes. Counters may see fewer bytes than the shapes have: caches."""
-    return min(1.0, float((row[name] or 0) / row["bytes"]))
-
-
-def _without(row: Row, part: float, faster: float = 1.0) -> float:
-    """How much less the roof asks for without this part of the bytes, and with arithmetic that is so much faster."""
-    left = max((row["memory_ns"] or 0) * (1 - part), (row["compute_ns"] or 0) / faster)
-    return max(0.0, float(min(row["roof_ns"] - left, row["exclusive_ns"])))
 
 
 # ---- above the roof --------------------------------------------------------------------------------------------------
@@ -316,6 +289,7 @@ def _above(rows: Sequence[Row], devices: Mapping[Device, Row], parameters: Mappi
             "counters": "" if is_amd else texts.ABOVE_COUNTERS,
             "where": _where(device, devices),
         },
+        arithmetic=sums.time(here, devices[device], parameters),
     )
 
 
@@ -355,7 +329,13 @@ def _is_enough(share: float, parameters: Mapping[str, Scalar]) -> bool:
 
 
 def _finding(
-    advice: texts.Advice, rows: Sequence[Row], say: Callable[[Row], str], high: float, words: Mapping[str, str]
+    advice: texts.Advice,
+    rows: Sequence[Row],
+    say: Callable[[Row], str],
+    high: float,
+    words: Mapping[str, str],
+    *,
+    arithmetic: Iterable[str],
 ) -> Finding:
     return Finding(
         severity="warning",
@@ -366,6 +346,7 @@ def _finding(
         remedy=advice.remedy.format_map(words),
         cost=advice.cost,
         verify=advice.verify,
+        arithmetic=tuple(arithmetic),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analysis import Finding, Row, Scalar, duration
 from tracekit.trace import Trace
 from tracekit.wording import counted
@@ -15,6 +16,7 @@ from tracekit.wording import counted
 _SHOWN = 5  # steps shown as evidence, kernels named
 _NAME = 60  # characters of a name in a sentence
 
+_LOOKED_AT = "in_scope(rank, NULL, step) AND in_window(ts, 0)"  # steps that begin in what is looked at
 _MARKS = """
     SELECT
         step,
@@ -149,7 +151,29 @@ def _varying(trace: Trace, group: Row, slow: Sequence[Row], where: str) -> Findi
         remedy=part.remedy,
         cost=part.cost,
         verify="Same load, this one change: P50 and P99 of the period, same phase and batch.",
+        arithmetic=tuple(_spread(group, part, [step[part.column] for step in slow], usual[part], extra)),
     )
+
+
+def _spread(group: Row, part: _Part, slow: Sequence[int], usual: int, extra: int) -> Iterator[str]:
+    """slow: of each slow step the part that most of what it took more is in. extra: what all took more in all."""
+    here = f"kind = 'steady' AND phase = {group['phase']!r} AND bucket = {group['bucket']!r}"
+    chosen = f"FROM steps() WHERE {arithmetic.on(group['rank'], group['device'])} AND {here}"
+    median, p99 = group["period_p50_ns"], group["period_p99_ns"]
+    yield arithmetic.queried("P50 of the period", f"SELECT period_p50_ns {chosen}", median)
+    yield arithmetic.queried("P99 of the period", f"SELECT period_p99_ns {chosen}", p99)
+    yield f"ratio: {arithmetic.amount(p99)} / {arithmetic.amount(median)} = {p99 / median:.1f}"
+    count, took = len(slow), median * len(slow) + extra
+    median_of_all = f"{arithmetic.amount(median)} * {count:,} steps"
+    yield f"the slow steps more than so many medians: {arithmetic.amount(took)} - {median_of_all} = " + (
+        arithmetic.amount(extra)
+    )
+    above = [ns - usual for ns in slow if ns > usual]
+    if above:
+        yield (
+            f"of that {part.words}: {arithmetic.amount(sum(above) + usual * len(above))} - "
+            f"{arithmetic.amount(usual)} * {len(above):,} steps = {arithmetic.amount(sum(above))}"
+        )
 
 
 def _marks(trace: Trace, rank: int, steps: Sequence[int]) -> tuple[int, ...]:
@@ -181,7 +205,17 @@ def outside(trace: Trace, summary: Sequence[Row], many: bool, parameters: Mappin
         "(--step-range). Work of another thread or engine on the same GPU is in no step, yet delays them all.",
         cost="A few lines; a range costs microseconds on the host.",
         verify="Record again: outside_busy_ns in the summary of steps.",
+        arithmetic=tuple(_outside_sums(worst)),
     )
+
+
+def _outside_sums(device: Row) -> Iterator[str]:
+    chosen = f"FROM span_by_place() WHERE {arithmetic.on(device['rank'], device['device'])}"
+    busy = _busy(device)
+    yield arithmetic.queried("busy, in no step", f"SELECT outside_busy_ns {chosen}", device["outside_busy_ns"])
+    parts = "inside_busy_ns + outside_busy_ns + prefix_busy_ns"
+    yield arithmetic.queried("busy", f"SELECT {parts} {chosen}", busy)
+    yield arithmetic.share("share", device["outside_busy_ns"], busy)
 
 
 def _busy(row: Row) -> int:
@@ -223,6 +257,16 @@ def empty(ranks: Sequence[Row], parameters: Mapping[str, Scalar]) -> Iterator[Fi
         "KV-cache blocks, another rank's turn).",
         cost="Nothing while it is only the recording.",
         verify="Record again: empty_steps in the summary of steps.",
+        arithmetic=(
+            arithmetic.queried(
+                "steps without work",
+                f"SELECT count(*) FROM step_kinds() AS k JOIN steps AS s USING (rank, step) WHERE {_LOOKED_AT} AND "
+                f"rank = {worst['rank']} AND kind = 'empty'",
+                worst["empty_steps"],
+                "steps",
+            ),
+            arithmetic.share("share", worst["empty_steps"], worst["steps"], "steps"),
+        ),
     )
 
 
@@ -240,4 +284,12 @@ def inferred(ranks: Sequence[Row]) -> Iterator[Finding]:
         "engine's own annotations.",
         cost="A few lines; a range costs microseconds on the host.",
         verify="Record again: source in the summary of steps.",
+        arithmetic=tuple(_counts([row["steps"] for row in ranks])),
     )
+
+
+def _counts(steps: Sequence[int]) -> Iterator[str]:
+    query = f"SELECT count(*) FROM steps WHERE {_LOOKED_AT} AND source = 'inferred'"
+    yield arithmetic.queried("steps", query, sum(steps), "steps")
+    if len(steps) > 1:
+        yield arithmetic.total("of all ranks", steps, "steps")

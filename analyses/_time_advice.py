@@ -1,6 +1,7 @@
 """What to do about a share of the busy time, by what it is for. Sentences only.
 
-Quiet about GEMM and attention: whether they are efficient is not for time alone to say.
+Quiet about GEMM and attention, whether they are efficient is not for time alone to say; and about communication, of
+which the analysis of that name knows what is exposed.
 """
 
 from __future__ import annotations
@@ -25,16 +26,6 @@ class Advice:
 
 
 SHARES = (
-    Advice(
-        "communication_share",
-        frozenset({"communication"}),
-        "communication takes {share} of the busy time{where}",
-        "Waiting for slower peers is part of it; time that earlier work covers is not.",
-        "Overlap it with computation, send less (a smaller tensor-parallel degree, quantised all-reduce, "
-        "reduce-scatter for all-reduce), or use faster collectives for small messages (one-shot, symmetric memory).",
-        "Memory and compute move between devices; quantised collectives cost accuracy.",
-        "Same load, this one change: exclusive time of communication, on all ranks.",
-    ),
     Advice(
         "pointwise_share",
         frozenset({"elementwise", "reduction", "index", "norm"}),

@@ -8,9 +8,10 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analyses._idle_summary import lost_records
 from tracekit.analyses._missing import no_device
-from tracekit.analyses._time_advice import SHARES
+from tracekit.analyses._time_advice import SHARES, Advice
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.trace import Trace
 from tracekit.wording import counted
@@ -69,7 +70,6 @@ class Attribution:
         {
             # Of the busy time of a device: above, there is a finding.
             "other_share": 0.1,
-            "communication_share": 0.2,
             "pointwise_share": 0.4,
             "memory_share": 0.3,
             "missing_share": 0.02,  # of launches without device work, of rows without an end: above, no idle time
@@ -149,7 +149,18 @@ def _dominating(
             remedy=said.remedy,
             cost=said.cost,
             verify=said.verify,
+            arithmetic=tuple(_sums(said, worst, spent[worst["rank"], worst["device"]])),
         )
+
+
+def _sums(said: Advice, device: Row, ns: int) -> Iterator[str]:
+    here = arithmetic.on(device["rank"], device["device"])
+    chosen = f"{here} AND category IN {arithmetic.one_of(sorted(said.categories))}"
+    yield arithmetic.queried("their time", f"SELECT sum(exclusive_ns) FROM attribution() WHERE {chosen}", ns)
+    yield arithmetic.queried("busy time", f"SELECT busy_ns FROM device_time() WHERE {here}", device["busy_ns"])
+    yield arithmetic.share("share", ns, device["busy_ns"])
+    if said.saves:
+        yield arithmetic.saving(0, ns)
 
 
 def _short(name: str) -> str:
@@ -179,8 +190,20 @@ def _unclassified(trace: Trace, query: str, whole: str, summary: list[Row], thre
             remedy=f"Name these {'ops' if on_host else 'kernels'} in a rules file of your own; pass it with --rules.",
             cost="A few lines of TOML.",
             verify="The share of `other` in the next run.",
+            arithmetic=tuple(_without_category(whole, worst)),
         ),
     )
+
+
+def _without_category(whole: str, worst: Row) -> Iterator[str]:
+    """whole: which time it is a part of."""
+    on_host = whole == "host_op_ns"
+    here = f"rank = {worst['rank']}" if on_host else arithmetic.on(worst["rank"], worst["device"])
+    table = "host_attribution()" if on_host else "attribution()"
+    of_all = f"SELECT sum(exclusive_ns) FROM {table} WHERE {here}"
+    yield arithmetic.queried("without a category", f"{of_all} AND category = 'other'", worst["unclassified_ns"])
+    yield arithmetic.queried("all of it", of_all, worst[whole])
+    yield arithmetic.share("share", worst["unclassified_ns"], worst[whole])
 
 
 ANALYSIS = Attribution()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analyses._missing import no_device
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.kernel_names import name_forms
@@ -166,7 +167,21 @@ def _under_roofs(rows: Sequence[Row], summary: Sequence[Row], parameters: Mappin
             remedy=remedy,
             cost=cost,
             verify="The same kernels in ncu after this one change, and their time in a new trace under the same load.",
+            arithmetic=tuple(_part(name, worst["by_class"][name], worst, parameters)),
         )
+
+
+def _part(ncu_class: str, ns: int, device: Row, parameters: Mapping[str, Scalar]) -> Iterator[str]:
+    """Kernels of a class as a part of the kernel time of a device."""
+    of_all = f"SELECT sum(dur_ns) FROM {_table(parameters)} WHERE {arithmetic.on(device['rank'], device['device'])}"
+    joined = f"ncu_class = {ncu_class!r} AND match NOT IN {arithmetic.one_of(_NOT_JOINED)}"
+    yield arithmetic.queried("their time", f"{of_all} AND {joined}", ns)
+    yield arithmetic.queried("kernel time", of_all, device["kernel_ns"])
+    yield arithmetic.share("share", ns, device["kernel_ns"])
+
+
+def _table(parameters: Mapping[str, Scalar]) -> str:
+    return arithmetic.called("counters", parameters)
 
 
 def _uncounted(rows: Sequence[Row], summary: Sequence[Row], threshold: float) -> Iterator[Finding]:
@@ -184,7 +199,16 @@ def _uncounted(rows: Sequence[Row], summary: Sequence[Row], threshold: float) ->
         remedy=f"Measure them: {command_for(left)}",
         cost="Each launch is replayed once per group of counters: minutes, not for production.",
         verify="The share of kernel time with counters in the next run, with this file given to --ncu too.",
+        arithmetic=tuple(_not_joined("without counters", _NOT_JOINED, missing, total)),
     )
+
+
+def _not_joined(label: str, matches: Sequence[str], ns: int, total: int) -> Iterator[str]:
+    """Kernels that were not joined, for these reasons, as a part of the kernel time of all devices."""
+    of_all = "SELECT sum(dur_ns) FROM counters()"
+    yield arithmetic.queried(label, f"{of_all} WHERE match IN {arithmetic.one_of(matches)}", ns)
+    yield arithmetic.queried("kernel time", of_all, total)
+    yield arithmetic.share("share", ns, total)
 
 
 def command_for(rows: Sequence[Row]) -> str:
@@ -201,15 +225,17 @@ def _other_gpu(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Finding]
     here = sorted((row for row in rows if row["match"] == "other_gpu"), key=lambda row: -int(row["dur_ns"]))
     if not here:
         return
-    share = sum(row["dur_ns"] for row in here) / max(1, sum(row["kernel_ns"] for row in summary))
+    ns, total = sum(row["dur_ns"] for row in here), max(1, sum(row["kernel_ns"] for row in summary))
     yield Finding(
         severity="warning",
-        title=f"kernels with {share:.1%} of the kernel time were measured on another kind of GPU, and are not joined",
+        title=f"kernels with {ns / total:.1%} of the kernel time were measured on another kind of GPU, and are not "
+        "joined",
         detail=f"Mostly {_listed(here, lambda row: duration(row['dur_ns']))}. Their compute capability in the table "
         "of Nsight Compute is not that of this trace's device.",
         evidence=_evidence(here),
         remedy="Measure on the kind of GPU that the trace was recorded on.",
         verify="The share of kernel time with counters in the next run.",
+        arithmetic=tuple(_not_joined("measured elsewhere", ("other_gpu",), ns, total)),
     )
 
 
@@ -228,6 +254,15 @@ def _other_situation(rows: Sequence[Row], most: float) -> Iterator[Finding]:
         remedy="Measure with --clock-control none and the inputs of the trace; take bytes and operations from "
         "counters, times from the trace.",
         verify="The column duration_ratio.",
+        arithmetic=(
+            arithmetic.queried(
+                "kernels",
+                f"SELECT count(*) FROM counters() WHERE duration_ratio > 0 AND duration_ratio NOT BETWEEN 1 / {most} "
+                f"AND {most}",
+                len(far),
+                "kernels" if len(far) > 1 else "kernel",
+            ),
+        ),
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit import graph_regions
+from tracekit.analyses import _graph_sums as sums
 from tracekit.analyses import _graph_texts as texts
 from tracekit.analyses._idle_scene import Setting, setting
 from tracekit.analyses._missing import no_device
@@ -152,17 +153,19 @@ class _Case:
     regions: tuple[Region, ...]
     where: str
 
-    def promised(self, launching: pa.Table | None) -> tuple[int, int]:
-        """Of all steps, what is for graphs alone to promise. launching: gaps that launching caused; None: not known."""
-        steps = len(self.group.steps)
-        low, high = self.saving
+    def promised(self, most: int | None) -> tuple[int, int]:
+        """Of all steps, what is for graphs alone to promise. most: idle time that launching caused; None: not known."""
+        low, high = (ns * len(self.group.steps) for ns in self.saving)
+        return (low, high) if most is None else (min(low, most), min(high, most))
+
+    def idle(self, launching: pa.Table | None) -> int | None:
+        """Of the gaps that launching caused, those of its steps."""
         if launching is None:
-            return low * steps, high * steps
+            return None
         here = (pc.field("rank") == self.group.rank) & pc.field("device").isin([self.group.device])
         if self.group.steps != (None,):
             here &= pc.field("step").isin([one for one in self.group.steps if one is not None])
-        most = pc.sum(launching.filter(here)["dur"]).as_py() or 0
-        return min(low * steps, most), min(high * steps, most)
+        return pc.sum(launching.filter(here)["dur"]).as_py() or 0
 
     @property
     def saving(self) -> tuple[int, int]:
@@ -226,7 +229,8 @@ def _worst(found: Sequence[Region], wanted: Callable[[str], bool]) -> Iterator[_
 
 
 def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_share: float) -> Finding:
-    group, promised = case.group, case.promised(launching)
+    group, idle = case.group, case.idle(launching)
+    promised = case.promised(idle)
     low, high = (ns // len(group.steps) for ns in promised)
     step = group.median.measured_ns
     severity: Severity = "warning" if any(one.verdict == graph_regions.WORTH for one in case.regions) else "info"
@@ -249,6 +253,7 @@ def _worth(case: _Case, whole: Setting, launching: pa.Table | None, critical_sha
         remedy=texts.remedy(whole.engine, group.phase, has_graphs=has_graphs, serving=whole.workload == "serving"),
         cost=texts.COST,
         verify=texts.verify(group.phase),
+        arithmetic=tuple(sums.worth(group, _estimates(case), promised, None if idle is None else (_LAUNCHING, idle))),
     )
 
 
@@ -296,6 +301,7 @@ def _blocked(case: _Case) -> Finding:
         remedy=texts.unblock(one.kind for one in inside),
         cost=texts.BLOCKED_COST,
         verify=texts.verify(group.phase),
+        arithmetic=tuple(line for one in _estimates(case) for line in sums.blocked(group, one)),
     )
 
 
@@ -319,6 +325,7 @@ def _fall_back(one: FallBack, whole: Setting) -> Finding:
         remedy=texts.more_sizes(whole.engine),
         cost=texts.COST,
         verify=texts.verify(one.phase),
+        arithmetic=tuple(sums.fall_back(one)),
     )
 
 
@@ -335,6 +342,7 @@ def _padding(one: Padding, whole: Setting) -> Finding:
         remedy=texts.closer_sizes(whole.engine),
         cost=texts.COST,
         verify=texts.verify(one.phase),
+        arithmetic=tuple(sums.padding(one)),
     )
 
 
@@ -356,6 +364,7 @@ def _nothing(found: Sequence[Region]) -> Iterator[Finding]:
             remedy="None.",
             cost="None.",
             verify="Idle time inside steps in the next trace.",
+            arithmetic=tuple(line for one in found if one.estimate for line in sums.nothing(one.group, one.estimate)),
         )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analyses import _fusion_texts as texts
+from tracekit.analyses import _replay_sums as replay
 from tracekit.analyses._idle_advice import Scene
 from tracekit.analyses._idle_scene import Setting, setting
 from tracekit.analyses._missing import no_device
@@ -178,7 +180,24 @@ def _finding(case: _Case, whole: Setting, hit: int, devices: int, warning_share:
         remedy=texts.remedy(pattern.switches, whole.engine),
         cost=pattern.price,
         verify=texts.VERIFY.format(instead=instead, metric=Scene(whole.workload, group.phase).metric),
+        arithmetic=tuple(_sums(case)),
     )
+
+
+def _sums(case: _Case) -> Iterator[str]:
+    """Batch size by batch size, those that win most first, as the title has them; then all together."""
+    parts = sorted(case.parts, key=lambda part: -part[1].saving_high_ns * len(part[0].group.steps))
+    for found, won, _ in parts:
+        saved, which = (won.saving_low_ns, won.saving_high_ns), f" ({found.group.label})" if len(parts) > 1 else ""
+        lines = (*replay.replayed(won.before_ns, saved), *replay.scaled(saved, len(found.group.steps)))
+        yield from (line.replace(":", f"{which}:", 1) for line in lines)
+        yield arithmetic.share(f"of the median step, at worst{which}", won.saving_low_ns, won.before_ns)
+        yield arithmetic.share(f"of the median step, at best{which}", won.saving_high_ns, won.before_ns)
+    sums = [
+        tuple(ns * len(found.group.steps) for ns in (won.saving_low_ns, won.saving_high_ns)) for found, won, _ in parts
+    ]
+    yield from replay.interval("all batch sizes", [(low, high) for low, high in sums])
+    yield arithmetic.saving(case.low_ns, case.high_ns)
 
 
 def _severity(case: _Case, warning_share: float) -> Severity:

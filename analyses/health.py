@@ -13,6 +13,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses import _health_sums as sums
 from tracekit.analyses._missing import CANNOT_TELL, cut, no_device
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.footer import Footer
@@ -79,7 +80,7 @@ class Health:
             parameters,
             ({"status": _worst(checks), **counts},),
             _table(checks),
-            tuple(_finding(check) for check in checks if check.status != "ok"),
+            tuple(_finding(trace, check, measured) for check in checks if check.status != "ok"),
             Coverage(
                 (linked["total_ns"] or 0) - (linked["ns"] or 0),
                 linked["total_ns"] or 0,
@@ -104,11 +105,16 @@ def _table(checks: list[Check]) -> pa.Table:
     )
 
 
-def _finding(check: Check) -> Finding:
+def _finding(trace: Trace, check: Check, measured: Mapping[str, Row]) -> Finding:
+    is_idle = check.check == "unattributed_idle"
+    lines = (
+        sums.unattributed(trace.analyze("idle_gaps")) if is_idle else sums.counted(check.check, measured, trace.footer)
+    )
     return Finding(
         severity="critical" if check.status == "fail" else "warning",
         title=f"{check.check}: {check.detail}",
         evidence=() if check.example is None else (check.example,),
+        arithmetic=tuple(lines),
     )
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analyses import _idle_scene as evidence
 from tracekit.analyses._idle_advice import MEANINGS, Scene, advise
 from tracekit.analyses._idle_groups import Group, groups, on_device, outside
@@ -129,7 +130,7 @@ def _findings(
         if case.share >= float(parameters["finding_share"] or 0):
             whole = whole or evidence.setting(trace.whole)
             yield _finding(trace, case, whole, parameters)
-    yield from _outside(trace, table, summary, float(parameters["finding_share"] or 0), whole)
+    yield from _outside(trace, table, summary, whole, parameters)
 
 
 def _cases(by_step: list[Group], devices: int) -> Iterator[_Case]:
@@ -161,7 +162,20 @@ def _finding(trace: Trace, case: _Case, whole: Setting, parameters: Mapping[str,
         remedy=said.remedy,
         cost=said.cost,
         verify=said.verify,
+        arithmetic=tuple(_sums(case, parameters)),
     )
+
+
+def _sums(case: _Case, parameters: Mapping[str, Scalar]) -> Iterator[str]:
+    group, gaps = case.group, arithmetic.called("idle_gaps", parameters)
+    chosen = f"cause = {case.cause!r} AND {group.chosen}"
+    yield arithmetic.queried("idle", f"SELECT sum(dur) FROM {gaps} WHERE {chosen}", case.ns)
+    if group.steps:
+        yield arithmetic.each("of each step", case.ns, group.steps)
+    yield arithmetic.queried("time of the steps" if group.steps else "span", group.whole, group.total_ns)
+    yield arithmetic.share("share", case.ns, group.total_ns)
+    if case.cause not in (*_NOT_TO_BE_WON, *_SAVED_BY_GRAPHS):
+        yield arithmetic.saving(0, case.ns)
 
 
 def _cost(case: _Case) -> str:
@@ -191,9 +205,10 @@ def _severity(case: _Case, scene: Scene, critical_share: float) -> Severity:
 
 
 def _outside(
-    trace: Trace, table: pa.Table, summary: list[Row], share: float, whole: Setting | None
+    trace: Trace, table: pa.Table, summary: list[Row], whole: Setting | None, parameters: Mapping[str, Scalar]
 ) -> Iterator[Finding]:
     """Idle time that belongs to no step says nothing about one: told apart, once, for the device with most of it."""
+    share = float(parameters["finding_share"] or 0)
     apart = outside(trace, table)
     shares = [(evidence.total(on_device(apart, row)) / max(1, row["span_ns"]), row) for row in summary]
     largest, worst = max(shares, key=lambda item: item[0])
@@ -206,15 +221,22 @@ def _outside(
         gaps.group_by("cause").aggregate([("dur", "sum")]).sort_by([("dur_sum", "descending"), ("cause", "ascending")])
     )
     causes = ", ".join(f"{row['cause']} {duration(row['dur_sum'])}" for row in spent.to_pylist()[:3])
+    idle, here = evidence.total(gaps), arithmetic.on(worst["rank"], worst["device"])
+    called = arithmetic.called("idle_gaps", parameters)
     yield Finding(
         severity="info",
-        title=f"outside steps: {duration(evidence.total(gaps))} of idle time, {largest:.1%} of the span{where}",
+        title=f"outside steps: {duration(idle)} of idle time, {largest:.1%} of the span{where}",
         detail=f"{evidence.lengths(gaps)} ({causes}), ended by work that no step launched. They are in no figure per "
         "step.",
         evidence=tuple(dict.fromkeys(gaps.slice(0, _SHOWN)["after_id"].to_pylist())),
         remedy=_RECORD_MORE if whole.workload == "serving" else _MARK_IT,
         cost="None.",
         verify="The idle time outside steps in the next trace.",
+        arithmetic=(
+            arithmetic.queried("idle", f"SELECT sum(dur) FROM {called} WHERE {here} AND place = 'outside'", idle),
+            arithmetic.queried("span", f"SELECT span_ns FROM device_time() WHERE {here}", worst["span_ns"]),
+            arithmetic.share("share", idle, worst["span_ns"]),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from tracekit.analyses import _plan_texts as texts
+from tracekit.analyses import _replay_sums as replay
 from tracekit.analyses._missing import no_device
 from tracekit.analysis import Coverage, Finding, Result, Row, Scalar, duration
 from tracekit.plan_order import DEFAULTS, Bounds, Plan, plans
@@ -88,6 +89,10 @@ def _findings(told: list[Plan]) -> Iterator[Finding]:
             remedy=texts.REMEDY.format(sources=", ".join(dict.fromkeys(remedy.source for remedy in plan.remedies))),
             cost=" ".join(dict.fromkeys(remedy.price for remedy in plan.remedies)),
             verify=texts.VERIFY,
+            arithmetic=(
+                *replay.interval("saved of a step", [(one.saving_low_ns, one.saving_high_ns) for one in plan.added]),
+                *replay.replayed(plan.step_ns, plan.saving),
+            ),
         )
 
 

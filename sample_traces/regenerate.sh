@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# Make the sample traces again: two simulated, one recorded on this machine's CPU. Needs the environment of tour.sh.
+# Make the sample traces again: three simulated, one recorded on this machine's CPU. Needs the environment of tour.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-.venv/bin/python}
 samples=sample_traces
 
 # An 8 B Llama on an H100, 1 prefill and 5 decode steps of 8 requests, with slow eager launches, one item() a step and
-# a scheduler that runs between the steps; then the same decode steps as CUDA graphs.
+# a scheduler that runs between the steps; then the same decode steps as CUDA graphs; then these with a function that
+# runs in and between the steps, and with Python stacks: the one that drill_down.ipynb looks for.
 simulate() {
     "$python" -m tests.simulator trace --model llama-8b --batch 8 --prompt 64 --prefill-steps 1 --steps 6 \
-        --syncs-per-step 1 --between-steps-ns 900000 --record-shapes "$@"
+        --record-shapes "$@"
 }
-simulate $samples/h100_decode_eager.json.gz --mode eager --launch-bound-ns 18000
-simulate $samples/h100_decode_graph.json.gz --mode full_graph
+slow=(--syncs-per-step 1 --between-steps-ns 900000)
+simulate $samples/h100_decode_eager.json.gz --mode eager --launch-bound-ns 18000 "${slow[@]}"
+simulate $samples/h100_decode_graph.json.gz --mode full_graph "${slow[@]}"
+simulate $samples/h100_decode_python.json.gz --mode full_graph --with-stack --python-ns 900000
 rm $samples/h100_decode_*.truth.json # says what is true of them, for tests of the simulator
 
 recorded=$samples/serve_cpu

@@ -1,16 +1,19 @@
-"""What `analyze --format json` promises: the parts of tracekit/analyze.schema.json, from what documents them.
+"""What `--format json` promises: the schemas of analyze and compare in the package, from what documents them.
 
 Tables come from the headers of the analyses' SQL, summaries from SUMMARIES here. `python -m tests.test_json_schema`
-writes the file.
+writes the files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from tracekit.analysis import SEVERITIES
 from tracekit.cli_commands import JSON_SCHEMA
+from tracekit.compare_kernels import Match
+from tracekit.compare_measure import Basis
+from tracekit.compare_result import Verdict
 from tracekit.macros import parse_macros
 from tracekit.registry import analyses
 
@@ -28,6 +31,27 @@ SUMMARIES: Mapping[str, Mapping[str, Any]] = {
         "kernel_ns": "integer?",
         "unclassified_ns": "integer",
         "host_op_ns?": "integer",
+    },
+    "communication": {
+        "rank": "integer",
+        "device": "integer?",
+        "span_ns": "integer",
+        "busy_ns": "integer",
+        "communication_ns": "integer",
+        "exposed_ns": "integer",
+        "wait_ns": "integer?",
+        "transfer_ns": "integer?",
+        "by_phase": [
+            {
+                "phase": "string",
+                "steps": "integer",
+                "step_ns": "integer",
+                "communication_ns": "integer",
+                "exposed_ns": "integer",
+                "wait_ns": "integer?",
+                "share": "number",
+            }
+        ],
     },
     "counters": {
         "rank": "integer",
@@ -170,6 +194,72 @@ FINDING: Mapping[str, Any] = {
     "verify": "string",
     "arithmetic": ["string"],
 }
+_TIMES = {
+    "runs": "integer",
+    "steps": "integer",
+    "mean_ns": "time",
+    "p50_ns": "time",
+    "p90_ns": "time",
+    "p99_ns": "time",
+}
+_INTERVAL = {"change_ns": "integer", "low_ns": "integer?", "high_ns": "integer?"}
+_SIDE = {"names": ["string"], "events": "integer", "settings": {...: "string"}}
+COMPARISON: Mapping[str, Any] = {
+    "schema": "integer",
+    "base": _SIDE,
+    "candidate": _SIDE,
+    "basis": "string",
+    "groups": [
+        {
+            "phase": "string",
+            "bucket": "string",
+            "base": _TIMES,
+            "candidate": _TIMES,
+            **_INTERVAL,
+            "p_value": "number?",
+            "verdict": "string",
+            "changed": "boolean",
+            "reason": "string",
+            "quantiles": [{"quantile": "string", **_INTERVAL}],
+            "parts": [
+                {
+                    "kind": "string",
+                    "name": "string",
+                    "base_ns": "time",
+                    "candidate_ns": "time",
+                    **_INTERVAL,
+                    "significant": "boolean",
+                }
+            ],
+            "kernels": [
+                {
+                    "match": "string",
+                    "base": ["string"],
+                    "candidate": ["string"],
+                    "category": "string",
+                    "shape": "string",
+                    "base_ns": "time",
+                    "candidate_ns": "time",
+                    "base_count": "number",
+                    "candidate_count": "number",
+                    "change_ns": "integer",
+                }
+            ],
+        }
+    ],
+    "conditions": [{"name": "string", "base": "string", "candidate": "string", "text": "string"}],
+    "warnings": ["string"],
+    "thresholds": {
+        "confidence": "number",
+        "min_change": "number",
+        "min_steps": "integer",
+        "part_share": "number",
+        "resamples": "integer",
+        "seed": "integer",
+    },
+}
+_CHOICES = {"verdict": Verdict, "match": Match, "basis": Basis}
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _COLUMN = {"BIGINT": "integer", "INTEGER": "integer", "HUGEINT": "integer", "DOUBLE": "number", "BOOLEAN": "boolean"}
 
 
@@ -177,7 +267,7 @@ def analyze_schema() -> Schema:
     """The whole of it, as JSON Schema 2020-12."""
     built_in = {name: one for name, one in analyses().items() if one.built_in}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": _DIALECT,
         "title": "tracekit analyze --format json",
         "type": "object",
         "required": ["schema", "trace", "results"],
@@ -198,6 +288,21 @@ def analyze_schema() -> Schema:
             **{name: _of(name, one.sql, one.analysis.parameters) for name, one in built_in.items()},
         },
     }
+
+
+def compare_schema() -> Schema:
+    """That of a comparison."""
+    schema = typed(COMPARISON)
+    _choose(schema)
+    return {"$schema": _DIALECT, "title": "tracekit compare --format json", **schema}
+
+
+def _choose(schema: Schema) -> None:
+    """Name the values of columns that have but a few."""
+    for name, one in schema.get("properties", {}).items():
+        if name in _CHOICES:
+            schema["properties"][name] = {"enum": list(get_args(_CHOICES[name]))}
+        _choose(one.get("items", one))
 
 
 def _of(name: str, sql: str, parameters: Mapping[str, object]) -> Schema:

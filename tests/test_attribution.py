@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tracekit
 import tracekit.errors
 from tests.event_rows import annotation, kernel, launch, op, write_trace
+from tracekit.analyses._time_advice import SHARES
 from tracekit.analysis import Finding, Result
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
@@ -154,33 +155,44 @@ def test_unknown_kernels_are_named(tmp_path: Path) -> None:
     assert analyze(tmp_path, rows, other_share=0.4).findings == ()
 
 
+COPY = "Memcpy HtoD (Pageable -> Device)"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 NORM = "void vllm::rms_norm_kernel<c10::BFloat16>(c10::BFloat16*)"
 
 
-def test_communication_that_dominates_a_device(tmp_path: Path) -> None:
+def test_copies_that_dominate_a_device(tmp_path: Path) -> None:
     rows = [
         kernel(0, 80, name=GEMM),
-        kernel(80, 20, name=NCCL),
+        kernel(80, 20, kind="memcpy", name=COPY),
         kernel(0, 70, name=GEMM, device=1),
-        kernel(60, 30, name=NCCL, device=1, stream=8),
-        kernel(90, 10, name=NCCL, device=1),
+        kernel(60, 30, kind="memcpy", name=COPY, device=1, stream=8),
+        kernel(90, 10, kind="memcpy", name=COPY, device=1),
     ]
     (finding,) = analyze(tmp_path, rows).findings
+    said = SHARES[-1]
     assert finding == Finding(
         severity="warning",
-        title="communication takes 30.0% of the busy time on rank 0 device 1",
-        detail="Mostly ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*, un... (0.030 us). Waiting for slower "
-        "peers is part of it; time that earlier work covers is not.",
+        title="copies and memsets take 30.0% of the busy time on rank 0 device 1",
+        detail=f"Mostly {COPY} (0.030 us). {said.detail}",
         saving_low_ns=0,
         saving_high_ns=30,
         evidence=(4,),
-        remedy="Overlap it with computation, send less (a smaller tensor-parallel degree, quantised all-reduce, "
-        "reduce-scatter for all-reduce), or use faster collectives for small messages (one-shot, symmetric memory).",
-        cost="Memory and compute move between devices; quantised collectives cost accuracy.",
-        verify="Same load, this one change: exclusive time of communication, on all ranks.",
+        remedy=said.remedy,
+        cost=said.cost,
+        verify=said.verify,
+        arithmetic=(
+            'their time: tracekit sql TRACE "SELECT sum(exclusive_ns) FROM attribution() WHERE rank = 0 AND device = 1 '
+            "AND category IN ('memory')\" = 30 ns",
+            'busy time: tracekit sql TRACE "SELECT busy_ns FROM device_time() WHERE rank = 0 AND device = 1" = 100 ns',
+            "share: 30 ns / 100 ns = 30.0%",
+            "saving: at least 0 ns, at most 30 ns",
+        ),
     )
-    assert analyze(tmp_path, rows, communication_share=0.31).findings == ()
+    assert analyze(tmp_path, rows, memory_share=0.31).findings == ()
+
+
+def test_communication_is_for_another_analysis_to_judge(tmp_path: Path) -> None:
+    assert analyze(tmp_path, [kernel(0, 60, name=NCCL)]).findings == ()
 
 
 def test_pointwise_work_that_dominates(tmp_path: Path) -> None:

@@ -96,6 +96,15 @@ def test_whole_row_and_finding(tmp_path: Path) -> None:
         cost="None but the change: gate and up projection in one GEMM is the usual layout for it.",
         verify="Same load, this one change: fewer kernels in their place in a new trace, and P50 and P99 of ITL "
         "unprofiled.",
+        arithmetic=(
+            f"the median step then, at worst: 40,000 ns - {low:,} ns = {40 * US - low:,} ns",
+            "the median step then, at best: 40,000 ns - 10,000 ns = 30,000 ns",
+            f"all steps, at worst: {low:,} ns * 3 steps = {3 * low:,} ns",
+            "all steps, at best: 10,000 ns * 3 steps = 30,000 ns",
+            f"of the median step, at worst: {low:,} ns / 40,000 ns = {low / (40 * US):.1%}",
+            "of the median step, at best: 10,000 ns / 40,000 ns = 25.0%",
+            f"saving: at least {3 * low:,} ns, at most 30,000 ns",
+        ),
     )
     assert finding.title.startswith("silu_mul: 2 kernels could be 1: ")
     assert finding.title.endswith(" to 10.0 us less per decode step, " + finding.title.rpartition("step, ")[2])

@@ -33,6 +33,7 @@ from tracekit.footer import SourceInfo
 
 PREFILL = "step[EXTEND bs=1 toks=8]"
 IN_VAIN = ("no_requests", "profiler", "unattributed")  # causes that no change of the engine ends
+STEADY = "FROM step_time() WHERE rank = 0 AND device = 0 AND phase = 'decode' AND kind = 'steady'"
 BY_GRAPHS = ("launch_bound", "launch_latency", "graph_launch")  # what they could save cuda_graphs says
 
 
@@ -58,6 +59,14 @@ def test_whole_finding(tmp_path: Path) -> None:
         "batch). Where shapes vary, compile, or fuse to launch fewer and larger kernels.",
         cost="Graph memory, longer start-up, batches padded to captured sizes.",
         verify="Same load, this one change: idle by cause in a new trace; P50 and P99 of ITL unprofiled.",
+        arithmetic=(
+            "idle: tracekit sql TRACE \"SELECT sum(dur) FROM idle_gaps() WHERE cause = 'launch_bound' AND rank = 0 AND "
+            f'device = 0 AND step IN (SELECT step {STEADY})" = 2,800,000 ns',
+            "of each step: 2,800,000 ns / 7 steps = 400,000 ns",
+            'time of the steps: tracekit sql TRACE "SELECT sum(busy_ns + idle_ns + gap_before_ns) '
+            f'{STEADY}" = 4,200,000 ns',
+            "share: 2,800,000 ns / 4,200,000 ns = 66.7%",
+        ),
     )
 
 
@@ -201,6 +210,13 @@ def test_idle_time_outside_steps_is_told_once_and_apart(tmp_path: Path) -> None:
         "see whether it comes again. A wait at the very start may be for work that began before the recording.",
         cost="None.",
         verify="The idle time outside steps in the next trace.",
+        arithmetic=(
+            'idle: tracekit sql TRACE "SELECT sum(dur) FROM idle_gaps() WHERE rank = 0 AND device = 0 AND place = '
+            "'outside'\" = 6,920,000 ns",
+            'span: tracekit sql TRACE "SELECT span_ns FROM device_time() WHERE rank = 0 AND device = 0" = '
+            "11,900,000 ns",
+            "share: 6,920,000 ns / 11,900,000 ns = 58.2%",
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""JSON output is what the schema in the package says, for every kind of trace, and the schema what is documented."""
+"""JSON output is what the schemas in the package say, for every kind of trace, and these what is documented."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from jsonschema import Draft202012Validator
 import tracekit
 from tests.command_line import ROWS, run
 from tests.event_rows import write_trace
-from tests.json_schemas import analyze_schema
+from tests.json_schemas import analyze_schema, compare_schema
 from tests.simulator import Plant, Run, simulate
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
-FILE = files("tracekit") / "analyze.schema.json"
+SCHEMAS = {"analyze": analyze_schema, "compare": compare_schema}
 
 
-def validator() -> Draft202012Validator:
-    schema = json.loads(FILE.read_text(encoding="utf-8"))
+def stored(command: str) -> Any:
+    return json.loads((files("tracekit") / f"{command}.schema.json").read_text(encoding="utf-8"))
+
+
+def validator(command: str) -> Draft202012Validator:
+    schema = stored(command)
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
 
@@ -32,13 +36,14 @@ def said(path: Path, *arguments: str) -> Any:
     return json.loads(shown.stdout)
 
 
-def errors(document: object) -> list[str]:
-    return [f"{error.json_path}: {error.message}" for error in validator().iter_errors(document)]
+def errors(document: object, command: str = "analyze") -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in validator(command).iter_errors(document)]
 
 
-def test_the_file_is_what_is_documented() -> None:
+@pytest.mark.parametrize("command", SCHEMAS)
+def test_the_file_is_what_is_documented(command: str) -> None:
     """Written by `python -m tests.test_json_schema`."""
-    assert json.loads(FILE.read_text(encoding="utf-8")) == analyze_schema()
+    assert stored(command) == SCHEMAS[command]()
 
 
 def test_of_no_events(tmp_path: Path) -> None:
@@ -62,6 +67,24 @@ def test_of_one_analysis(tmp_path: Path) -> None:
     assert errors(document) == []
 
 
+@pytest.mark.parametrize(
+    ("base", "candidate"),
+    [
+        ("h100_decode_eager.json.gz", "h100_decode_graph.json.gz"),
+        ("vllm_cpu.parquet", "vllm_cpu.parquet"),
+    ],
+)
+def test_of_comparisons(base: str, candidate: str) -> None:
+    document = json.loads(run("compare", SAMPLES / base, SAMPLES / candidate, "--format", "json").stdout)
+    assert document["groups"]
+    assert errors(document, "compare") == []
+
+
+def test_of_a_comparison_of_nothing(tmp_path: Path) -> None:
+    empty = write_trace(tmp_path / "trace.parquet", [])
+    assert errors(json.loads(run("compare", empty, empty, "--format", "json").stdout), "compare") == []
+
+
 def test_what_is_promised_is_checked(tmp_path: Path) -> None:
     document = said(write_trace(tmp_path / "trace.parquet", ROWS))
     document["results"]["idle_gaps"]["table"][0]["dur"] = "1 us"
@@ -78,5 +101,6 @@ def test_what_is_promised_is_checked(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    target = Path(tracekit.__file__).with_name("analyze.schema.json")
-    target.write_text(json.dumps(analyze_schema(), indent=1) + "\n", encoding="utf-8")
+    for name, made in SCHEMAS.items():
+        target = Path(tracekit.__file__).with_name(f"{name}.schema.json")
+        target.write_text(json.dumps(made(), indent=1) + "\n", encoding="utf-8")

@@ -311,6 +311,18 @@ def test_a_trace_says_what_it_is(tmp_path: Path) -> None:
     assert repr(trace).endswith(", closed>")
 
 
+def test_a_trace_has_the_name_it_was_opened_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw_trace(Path("a.json"))
+    write_trace(Path("b.parquet"), [kernel(0, 1)])
+    for given, name in (("a.json", "a.json"), ("b.parquet", "b.parquet"), (["a.json"], "a.json")):
+        with tracekit.open(given) as trace, trace.only(device=0) as part:
+            assert (trace.name, part.name) == (name, name)
+            assert repr(trace) == f"<Trace {name!r}: 1 event, ranks [0]>"
+    with Trace("b.parquet") as trace:
+        assert str(trace.summary()).startswith("b.parquet   1 event   1 rank")
+
+
 def test_an_analysis_runs_once(trace: Trace) -> None:
     assert trace.analyze("health") is trace.analyze("health")
     assert trace.analyze("idle_gaps", finding_share=0.5) is not trace.analyze("idle_gaps")

@@ -45,6 +45,11 @@ class Finding:
         if not 0 <= self.saving_low_ns <= self.saving_high_ns:
             raise ValueError(f"not an interval: [{self.saving_low_ns}, {self.saving_high_ns}]")
 
+    def _repr_html_(self) -> str:
+        from tracekit.html_repr import finding_html
+
+        return finding_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -73,6 +78,11 @@ class Result:
         """What there is, not all of it: a notebook shows this."""
         rows, found = counted(self.table.num_rows, "row"), counted(len(self.findings), "finding")
         return f"<Result {self.analysis}: {rows}, {found}>"
+
+    def _repr_html_(self) -> str:
+        from tracekit.html_repr import result_html
+
+        return result_html(self)
 
     def df(self) -> pd.DataFrame:
         """The table as a pandas frame."""

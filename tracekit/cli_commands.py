@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 JSON_SCHEMA = 1
 _DRAWN = "roofline"
+_HTML = (".html", ".htm")
 _WIDTHS = (60, 120)  # of text on a terminal
 
 
@@ -66,7 +67,10 @@ class _WithQuestions(click.Command):
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @scope_options
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json", "junit", "github"]), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "html", "junit", "github"]),
+    help="text, unless FILE ends in .html.",
 )
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write here instead of to the terminal.")
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw the roofline, too: a .png or .svg file.")
@@ -81,7 +85,7 @@ def analyze(
     trace: Path,
     names: tuple[str, ...],
     scope: Scope,
-    form: Literal["text", "json", "junit", "github"],
+    form: Literal["text", "json", "html", "junit", "github"] | None,
     output: Path | None,
     plot: Path | None,
     force: bool,
@@ -96,6 +100,7 @@ def analyze(
     \b
     Examples:
       tracekit analyze trace.parquet
+      tracekit analyze trace.parquet -o report.html
       tracekit analyze trace.json.gz idle_gaps --format json -o idle.json
       tracekit analyze trace.parquet attribution --phase decode --steps 3:8 --rank 0
       tracekit analyze trace.parquet counters --ncu metrics.csv
@@ -125,6 +130,10 @@ def analyze(
         elif form == "json":
             said = {"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}
             write_output(json_text(said, indent=1), output)
+        elif form == "html" or (form is None and output is not None and output.suffix.lower() in _HTML):
+            from tracekit.report_html import render
+
+            write_output(render(opened, results, name=str(trace), named=bool(names)), output)
         else:
             _report(opened, results, output, name=str(trace), named=bool(names))
         if plot is not None:
@@ -195,19 +204,11 @@ def _check_plot(plot: Path | None, names: tuple[str, ...], force: bool, inputs: 
 
 
 def _draw(roofline: Result, path: Path) -> None:
-    """Write the picture, whole or not at all."""
-    from tracekit.plot_style import save_figure
+    """Write the picture of all devices."""
+    from tracekit.cli_plot import write_figure
     from tracekit.roofline_plot import roofline_figure
 
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        save_figure(roofline_figure(roofline), draft)
-        draft.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
-    click.echo(f"Wrote {path}", err=True)
+    write_figure(roofline_figure(roofline), path)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _check_change(condition: Condition, measured: Measured) -> Verdict:
     if condition.unit == "%":
         if base == 0:
             return Verdict(condition.text, value != 0, f"{said}: no part of nothing")
-        size: Number = change / Fraction(base)
+        size: Number = Fraction(change) / Fraction(base)
         said += f" is {float(size):+.1%}"
     else:
         size = change
@@ -210,7 +210,7 @@ def _signed(change: Number, kind: Kind) -> str:
 
 
 def _part(bound: Number, base: Number, unit: str, kind: Kind) -> str:
-    return f"{float(bound / Fraction(base)):+.1%}" if unit == "%" else _signed(bound, kind)
+    return f"{float(bound) / float(base):+.1%}" if unit == "%" else _signed(bound, kind)
 
 
 def _known(measure: Measure) -> Number:

@@ -74,4 +74,4 @@ def _document(kind: str, name: str, header: list[str], body: str) -> MacroDoc:
         else:
             prose.append(text.removeprefix(" ").rstrip())
             last = ""
-    return MacroDoc(kind, name, tuple(prose), *entries.values(), body)
+    return MacroDoc(kind, name, tuple(prose), entries["parameter"], entries["threshold"], entries["column"], body)

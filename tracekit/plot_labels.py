@@ -221,13 +221,14 @@ def _sides(line: Segment, other: Segment) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Text; the place of what it names, in units of the axes; the radius of that in pixels; as in Wanted."""
+    """Text; the place of what it names, in units of the axes; the radius of that in pixels; as in Wanted; colour."""
 
     text: str
     x: float
     y: float
     radius: float
     anywhere: bool = True
+    colour: str = "#000000"
 
 
 def draw_labels(
@@ -235,7 +236,9 @@ def draw_labels(
 ) -> None:
     """Each where there is room, with a line to what it names; none where there is no room. size: points."""
     texts = [
-        axes.text(0, 0, one.text, transform=axes.transAxes, fontsize=size, linespacing=1.1, parse_math=False)
+        axes.text(
+            0, 0, one.text, transform=axes.transAxes, fontsize=size, linespacing=1.1, color=one.colour, parse_math=False
+        )
         for one in wanted
     ]
     asked = []

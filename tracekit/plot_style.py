@@ -1,4 +1,4 @@
-"""What all plots share: a figure of their own, colours of the time categories, PNG and SVG. Labels: plot_labels.py.
+"""What all plots share: a figure of their own, colours of what time is spent on, PNG and SVG. Axes: plot_axes.py.
 
 Figures are made with Matplotlib's objects, never with pyplot: the backend, the style and the open figures of the user's
 notebook stay as they are. The same result makes the same file: no dates, no random ids, no fonts but Matplotlib's own.
@@ -47,7 +47,7 @@ _BLUE, _VERMILION, _GREEN, _ORANGE, _PURPLE, _SKY, _YELLOW = (
     "#56B4E9",
     "#F0E442",
 )
-_GREY = "#7F7F7F"
+_GREY = "#575757"  # a lighter one is green or purple to some
 ERROR = "#B00020"
 STYLES: Mapping[str, Style] = MappingProxyType(
     {
@@ -88,6 +88,63 @@ def style_of(category: str) -> Style:
     return STYLES.get(category, STYLES["other"])
 
 
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How an area is filled: its colour, Matplotlib's hatch over it, and the colour of that. No two are the same."""
+
+    colour: str
+    hatch: str
+    line: str
+
+
+_HATCHES = {"o": "", "s": "/////", "^": "...", "D": "xxxxx"}  # an area has no marker
+_LINE = "#6A6A6A"
+# Idle time is pale and its hatch dark, work the other way round. The colour says whose matter the cause is: grey the
+# launching, blue the host's waiting for the device, sand its own work, rose what happens once, green other devices,
+# white nobody's. Of one hatch there are two at most, of colours that colour-blind readers can tell apart.
+_LAUNCHING, _WAITING, _WORKING, _ONCE, _OTHERS, _NOBODY = (
+    "#AFAFAF",
+    "#BCD8F2",
+    "#F0DFA8",
+    "#EFB2CB",
+    "#BFE3C6",
+    "#FFFFFF",
+)
+CAUSE_STYLES: Mapping[str, Fill] = MappingProxyType(
+    {
+        "launch_latency": Fill("#D4D4D4", "", _LINE),
+        "launch_bound": Fill(_LAUNCHING, "/////", _LINE),
+        "graph_launch": Fill(_LAUNCHING, "\\\\\\\\\\", _LINE),
+        "sync": Fill(_WAITING, "xxxxx", _LINE),
+        "pageable_copy": Fill(_WAITING, "...", _LINE),
+        "allocation": Fill(_WAITING, "+++++", _LINE),
+        "input_preparation": Fill(_WORKING, "|||||", _LINE),
+        "scheduler": Fill(_WORKING, "-----", _LINE),
+        "python": Fill(_WORKING, "\\\\\\\\\\", _LINE),
+        "gc": Fill(_WORKING, "ooo", _LINE),
+        "lazy_load_or_jit": Fill(_ONCE, "+++++", _LINE),
+        "profiler": Fill(_ONCE, "xxxxx", _LINE),
+        "stream_dependency": Fill(_OTHERS, "|||||", _LINE),
+        "communication_wait": Fill(_OTHERS, "ooo", _LINE),
+        "no_requests": Fill(_NOBODY, "", _LINE),
+        "unattributed": Fill(_NOBODY, "...", _LINE),
+    }
+)
+OTHER_BUSY = Fill("#111111", "", "#FFFFFF")  # of several small parts together
+OTHER_IDLE = Fill(_NOBODY, "-----", _LINE)
+
+
+def fill_of(category: str) -> Fill:
+    """An area of a category, in the colour that its marker has."""
+    style = style_of(category)
+    return Fill(style.colour, _HATCHES[style.marker], "#FFFFFF")
+
+
+def idle_fill(cause: str) -> Fill:
+    """An area of idle time; of a cause that is not ours that of "unattributed"."""
+    return CAUSE_STYLES.get(cause, CAUSE_STYLES["unattributed"])
+
+
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
@@ -97,7 +154,7 @@ def defaults() -> AbstractContextManager[None]:
     """
     from matplotlib import style
 
-    return style.context(["default", {"text.hinting": "none"}])
+    return style.context(["default", {"text.hinting": "none", "hatch.linewidth": 0.6}])
 
 
 def new_figure(width: float, height: float) -> Figure:

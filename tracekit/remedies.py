@@ -151,4 +151,4 @@ def _waits(group: Group) -> Iterator[Remedy]:
 def _overlap(group: Group) -> Iterator[Remedy]:
     change = OverlapCommunication()
     if len(rows := change.rows(group.median)):
-        yield Remedy(change, "overlap", "attribution", ids(group.median.rows.id, rows), _PRICES["overlap"])
+        yield Remedy(change, "overlap", "communication", ids(group.median.rows.id, rows), _PRICES["overlap"])

@@ -100,7 +100,7 @@ def _xml(text: str) -> str:
 
 def github(cases: Sequence[Case]) -> str:
     """A line for each case that is not fine, errors first: GitHub shows ten of each level of a step."""
-    order = ("error", "warning", "notice")
+    order: tuple[Level, ...] = ("error", "warning", "notice")
     return "\n".join(line for level in order for line in _annotations(cases, level))
 
 

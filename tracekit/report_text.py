@@ -9,6 +9,7 @@ from dataclasses import replace
 from rich.text import Text
 
 from tracekit import (
+    report_communication,
     report_counters,
     report_fusion,
     report_graphs,
@@ -98,6 +99,7 @@ def _screen(
 
 # What tables look like that say more than a grid does.
 _IN_FULL: Mapping[str, Callable[[Page, Trace, Result], list[Text]]] = {
+    "communication": lambda page, _, result: report_communication.in_full(page, result),
     "counters": report_counters.in_full,
     "cuda_graphs": lambda page, _, result: report_graphs.in_full(page, result),
     "fusion": lambda page, _, result: report_fusion.in_full(page, result),

@@ -66,31 +66,31 @@ class Panel:
     span_strip: tuple[float, float]
 
 
-def panel_of(rows: Sequence[Row], device: Row, found: float = _FOUND) -> Panel:
+def panel_of(rows: Sequence[Row], device: Row, found: float = _FOUND, *, strip: bool = True) -> Panel:
     """rows: of the table of roofline, this device's; device: its row of the summary; found: share of the busy time from
-    which on what is above a roof is a finding.
+    which on what is above a roof is a finding; strip: whether groups without FLOPs have a place.
     """
     busy = device["busy_ns"]
     is_found = device["above_roof_ns"] > 0 and device["above_roof_ns"] >= found * busy
     ranked = sorted(rows, key=lambda row: (-row["exclusive_ns"], row["example_id"]))
     placed = [row for row in ranked if _place(row) == "plot"]
-    beside = [row for row in ranked if _place(row) == "strip"]
+    beside = [row for row in ranked if strip and _place(row) == "strip"]
     names = _names([*placed[:_TITLED], *beside[:_TITLED]])
     points = tuple(_point(row, names, device, is_found) for row in placed)
-    strip = tuple(_point(row, names, device, is_found) for row in beside)
+    apart = tuple(_point(row, names, device, is_found) for row in beside)
     bandwidth = _bandwidth(device)
     roofs = _roofs(placed, device)
     lines = (bandwidth.datasheet,) if bandwidth else ()
     return Panel(
         title=_title(device),
-        caption=_caption(ranked, device, is_found),
+        caption=_caption(ranked, device, is_found, strip),
         points=points,
-        strip=strip,
+        strip=apart,
         bandwidth=bandwidth,
         roofs=roofs,
         span_x=_span([point.x for point in points], [roof.datasheet / line for roof in roofs for line in lines]),
         span_y=_span([point.y for point in points], [roof.datasheet for roof in roofs]),
-        span_strip=_span([point.x for point in strip], lines),
+        span_strip=_span([point.x for point in apart], lines),
     )
 
 
@@ -145,18 +145,20 @@ def _label(row: Row, name: str, share: float, is_error: bool) -> str:
     return f"{plain(name, _NAME)}\n{', '.join(said)}"
 
 
-def _caption(rows: Sequence[Row], device: Row, is_found: bool) -> tuple[str, ...]:
+def _caption(rows: Sequence[Row], device: Row, is_found: bool, strip: bool) -> tuple[str, ...]:
     """How much of the busy time is shown, what is not, and why there are no roofs."""
     busy = device["busy_ns"]
     times: dict[str, int] = {}
     for row in rows:
         place = _place(row)
         times[place] = times.get(place, 0) + row["exclusive_ns"]
-    groups = sum(_place(row) in ("plot", "strip") for row in rows)
+    shown = ("plot", "strip") if strip else ("plot",)
+    groups = sum(_place(row) in shown for row in rows)
     said = f"{counted(groups, 'kernel group')}, {_share(times.get('plot', 0), busy)} of {duration(busy)} busy time"
-    if "strip" in times:
+    if strip and "strip" in times:
         said += f" + {_share(times['strip'], busy)} without FLOPs (strip below)"
-    shares = {place: _share(ns, busy) for place, ns in sorted(times.items()) if place not in ("plot", "strip")}
+    words = {"strip": "without FLOPs"}
+    shares = {words.get(place, place): _share(ns, busy) for place, ns in sorted(times.items()) if place not in shown}
     hidden = [f"{place} {share}" for place, share in shares.items() if share != "0.0%"]
     lines = [said + (f"; not shown: {', '.join(hidden)}" if hidden else "")]
     if is_found:

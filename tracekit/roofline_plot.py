@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tracekit.analysis import Result
+from tracekit.analysis import Result, Row
 from tracekit.errors import UsageError
+from tracekit.plot_axes import entitle, legend, size_of
 from tracekit.plot_labels import Box, Label, Segment, draw_labels, extent, pixel
 from tracekit.plot_style import DPI, ERROR, defaults, new_figure, plain, si, style_of
 from tracekit.roofline_panel import Panel, Point, Roof, panel_of, share_of_finding, words_of
@@ -26,7 +27,6 @@ _WIDTH, _HEIGHT = 12.5, 8.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 1.2, 3.55, 0.52, 0.65
 _STRIP, _BETWEEN = 1.15, 0.75
 _LINE = 0.17
-_LEGEND = 1.55
 _MOST_PANELS = 8
 _SMALL = 8.0  # points, of most of the text
 _LABELLED_STRIP = 3
@@ -37,6 +37,7 @@ _LEAST_AREA = 14.0
 _MOST_STRIP_AREA = 130.0
 _LANES = (0.5, 0.72, 0.28, 0.9, 0.1)
 _NOTHING = "No kernel group has FLOPs and bytes: nothing to compare with these roofs."
+_NOTHING_AT_ALL = "no kernel group has FLOPs and bytes, and the peaks of the device are not known"
 _DATASHEET, _ACHIEVABLE, _RIDGE = "#222222", "#777777", "#BBBBBB"
 _KINDS = ((True, _DATASHEET, "-"), (False, _ACHIEVABLE, "--"))  # of a limit: is it the datasheet's, and how it is drawn
 
@@ -47,7 +48,9 @@ def roofline_figure(result: Result, *, rank: int | None = None, device: int | No
     labels: groups that are named, those that take most time. Raises UsageError if no device did any work, if there is
     no such device, or if there are more than fit one figure.
     """
-    panels = _panels(result, rank, device)
+    panels = [_panel(result, one) for one in _chosen(result, rank, device)]
+    if len(panels) > _MOST_PANELS:
+        raise UsageError(f"{len(panels)} devices are too many for one plot: choose a rank (--rank 0)")
     with defaults():
         top = sum(map(_height_of, panels))
         figure = new_figure(_WIDTH, top)
@@ -57,25 +60,47 @@ def roofline_figure(result: Result, *, rank: int | None = None, device: int | No
     return figure
 
 
-def _panels(result: Result, rank: int | None, device: int | None) -> list[Panel]:
+def draw_roofline(
+    result: Result, ax: Axes | None, *, rank: int | None = None, device: int | None = None, labels: int = 10
+) -> Axes:
+    """The plot of one device, on axes or in a figure of its own: of several that fit, the one that works longest.
+
+    Axes that are given have no strip of groups without FLOPs below them; how much time these take is said. Raises
+    UsageError if there is no such device, or nothing to draw of it.
+    """
+    one = max(_chosen(result, rank, device), key=lambda row: row["busy_ns"])
+    panel = _panel(result, one, strip=ax is None)
+    drawn = ax
+    with defaults():
+        if ax is None:
+            height = _height_of(panel)
+            drawn = _draw(new_figure(_WIDTH, height), panel, height, labels)
+        elif _has_axes(panel):
+            _draw_main(ax, panel, labels, titled=True)
+    if drawn is None or not (_has_axes(panel) or panel.strip):
+        raise UsageError(f"nothing to plot: {_NOTHING_AT_ALL}")
+    return drawn
+
+
+def _chosen(result: Result, rank: int | None, device: int | None) -> list[Row]:
+    """The rows of the summary that are asked for, at least one."""
+    if not result.summary:
+        raise UsageError(f"nothing to plot: {result.coverage.reason or 'no device did any work'}")
     chosen = [
         row
         for row in result.summary
         if (rank is None or row["rank"] == rank) and (device is None or row["device"] == device)
     ]
-    if not result.summary:
-        raise UsageError(f"nothing to plot: {result.coverage.reason or 'no device did any work'}")
     if not chosen:
         known = ", ".join(f"rank {row['rank']} device {row['device']}" for row in result.summary)
         raise UsageError(f"no such device to plot; there are: {known}")
-    if len(chosen) > _MOST_PANELS:
-        raise UsageError(f"{len(chosen)} devices are too many for one plot: choose a rank (--rank 0)")
-    rows = result.table.to_pylist()
-    found = share_of_finding(result.parameters)
-    return [
-        panel_of([row for row in rows if (row["rank"], row["device"]) == (one["rank"], one["device"])], one, found)
-        for one in chosen
-    ]
+    return chosen
+
+
+def _panel(result: Result, one: Row, *, strip: bool = True) -> Panel:
+    where = one["rank"], one["device"]
+    rows = [row for row in result.table.to_pylist() if (row["rank"], row["device"]) == where]
+    return panel_of(rows, one, share_of_finding(result.parameters), strip=strip)
 
 
 # ---- a panel ---------------------------------------------------------------------------------------------------------
@@ -93,8 +118,8 @@ def _height_of(panel: Panel) -> float:
     return _TOP + _LINE * (len(panel.caption) + 1) + _BOTTOM + (_STRIP if panel.strip else 0.0)
 
 
-def _draw(figure: Figure, panel: Panel, top: float, labels: int) -> None:
-    """top: inches from the lower edge of the figure."""
+def _draw(figure: Figure, panel: Panel, top: float, labels: int) -> Axes | None:
+    """The axes of the plot, else of its strip, if there are any. top: inches from the lower edge of the figure."""
     whole = figure.get_figheight()
     bottom = top - _height_of(panel) + _BOTTOM
     said = [(0.28, panel.title, 12.0, "bold", "black")]
@@ -105,32 +130,35 @@ def _draw(figure: Figure, panel: Panel, top: float, labels: int) -> None:
         text.set_parse_math(False)
         text.set_verticalalignment("center")
     width = _WIDTH - _LEFT - _RIGHT
+    strip = None
     if panel.strip:
-        strip = _axes(figure, (_LEFT, bottom, width, _STRIP), panel.span_strip)
+        strip = _axes(figure, (_LEFT, bottom, width, _STRIP))
         _draw_strip(strip, panel)
-        if not _has_axes(panel):
-            _legend(strip, panel)
-    if _has_axes(panel):
-        above = _TOP + _LINE * len(caption)
-        below = _STRIP + _BETWEEN if panel.strip else 0.0
-        height = _HEIGHT - _BOTTOM - above - below
-        main = _axes(figure, (_LEFT, bottom + below, width, height), panel.span_x)
-        _draw_main(main, panel, labels)
-        _legend(main, panel)
+    if not _has_axes(panel):
+        return strip
+    above = _TOP + _LINE * len(caption)
+    below = _STRIP + _BETWEEN if panel.strip else 0.0
+    main = _axes(figure, (_LEFT, bottom + below, width, _HEIGHT - _BOTTOM - above - below))
+    _draw_main(main, panel, labels)
+    return main
 
 
-def _axes(figure: Figure, inches: tuple[float, float, float, float], span: tuple[float, float]) -> Axes:
+def _axes(figure: Figure, inches: tuple[float, float, float, float]) -> Axes:
     left, bottom, width, height = inches
     whole = figure.get_figheight()
-    axes = figure.add_axes((left / _WIDTH, bottom / whole, width / _WIDTH, height / whole))
+    return figure.add_axes((left / _WIDTH, bottom / whole, width / _WIDTH, height / whole))
+
+
+def _scale(axes: Axes, span: tuple[float, float]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(*span)
     axes.tick_params(labelsize=_SMALL)
     axes.set_axisbelow(True)
-    return axes
 
 
-def _draw_main(axes: Axes, panel: Panel, labels: int) -> None:
+def _draw_main(axes: Axes, panel: Panel, labels: int, *, titled: bool = False) -> None:
+    """titled: with the words that stand above the panels of a figure of its own."""
+    _scale(axes, panel.span_x)
     axes.set_yscale("log")
     axes.set_ylim(*panel.span_y)
     axes.grid(which="major", color="#EEEEEE", linewidth=0.8)
@@ -139,6 +167,10 @@ def _draw_main(axes: Axes, panel: Panel, labels: int) -> None:
     _say_ticks(axes, "x", "")
     _say_ticks(axes, "y", "FLOP/s")
     _draw_roofs(axes, panel)
+    _legend(axes, panel)
+    if titled:
+        entitle(axes, panel.title, panel.caption)
+    _name_roofs(axes, panel)
     _scatter(axes, panel.points, [point.y for point in panel.points], [_area(point) for point in panel.points])
     wanted = [
         Label(point.label, point.x, point.y, _radius(_area(point)), point.share >= _LARGE)
@@ -166,11 +198,10 @@ def _say_ticks(axes: Axes, which: str, unit: str) -> None:
 
 
 def _draw_roofs(axes: Axes, panel: Panel) -> None:
-    """The lines, their ridges, and in the margin the names of the horizontal ones."""
+    """The lines and their ridges."""
     for datasheet, colour, dashes in _KINDS:
         for xs, ys in _roof_lines(panel, datasheet):
             axes.plot(xs, ys, color=colour, linestyle=dashes, linewidth=1.3, zorder=2, gid="roof")
-    _name_roofs(axes, panel)
     for roof, ridge in _ridges(panel):
         axes.plot([ridge, ridge], [panel.span_y[0], roof.datasheet], color=_RIDGE, linestyle=":", linewidth=1, zorder=1)
         axes.plot([ridge], [roof.datasheet], color=_DATASHEET, marker="d", markersize=5, zorder=3, gid="ridge")
@@ -273,6 +304,7 @@ def _scatter(axes: Axes, points: Sequence[Point], heights: Sequence[float], area
 
 def _draw_strip(axes: Axes, panel: Panel) -> None:
     """Groups without FLOPs by bandwidth alone; the height means nothing, it keeps markers apart."""
+    _scale(axes, panel.span_strip)
     axes.set_ylim(0, 1)
     axes.set_yticks([])
     axes.grid(which="major", axis="x", color="#EEEEEE", linewidth=0.8)
@@ -294,6 +326,8 @@ def _draw_strip(axes: Axes, panel: Panel) -> None:
     ]
     markers = [_around(axes, point.x, height, area) for point, height, area in where]
     draw_labels(axes, wanted, markers, lines, _SMALL - 0.5)
+    if not _has_axes(panel):
+        _legend(axes, panel)
 
 
 def _lanes(axes: Axes, points: Sequence[Point], areas: Sequence[float]) -> list[float]:
@@ -339,7 +373,5 @@ def _legend(axes: Axes, panel: Panel) -> None:
         handles.append(Line2D([], [], color=_DATASHEET, linewidth=1.3, label="datasheet"))
     if any(roof and roof.achievable for roof in (panel.bandwidth, *panel.roofs)):
         handles.append(Line2D([], [], color=_ACHIEVABLE, linestyle="--", linewidth=1.3, label="achievable"))
-    left = 1 + (_LEGEND if panel.roofs else 0.15) / (_WIDTH - _LEFT - _RIGHT)
-    axes.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(left, 1.0), fontsize=_SMALL, frameon=False, borderaxespad=0
-    )
+    names = [size_of(axes, words_of(roof, "FLOP/s"), _SMALL) for roof in panel.roofs]
+    legend(axes, handles, inches=max((box.right - box.left for box in names), default=0.0) / DPI + 0.2)

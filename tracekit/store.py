@@ -30,7 +30,7 @@ from tracekit.scope import Scope
 _FIRST_FILES = ("scope.sql", "steps.sql", "shared.sql")
 _SHARED_FILES = (
     *_FIRST_FILES,
-    *("host.sql", "gaps.sql", "step_time.sql"),
+    *("host.sql", "gaps.sql", "step_time.sql", "lanes.sql", "compare.sql"),
     *("counters.sql", "counters_join.sql", "gpu_metrics.sql", "range_counters.sql"),
     *("replay.sql", "graph_calls.sql", "graphs.sql", "graph_steps.sql", "fusion.sql", "plan.sql"),
     *("borrowed.sql", "roofline.sql", "borrowed_work.sql", "roofline_times.sql", "roofline_rows.sql"),

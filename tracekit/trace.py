@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from tracekit import store
-from tracekit.analysis import Analysis, Result, Scalar, complete_parameters
+from tracekit.analysis import Analysis, Finding, Result, Scalar, complete_parameters
 from tracekit.beside import Beside, Given
-from tracekit.blame import batches, holders
-from tracekit.classify import Rules, classify_kernel, read_rules
 from tracekit.devices import Peaks
 from tracekit.errors import UsageError
 from tracekit.hold import Hold
 from tracekit.inputs import PathLike, only_parquet, paths_of
-from tracekit.kernel_names import forms_table
+from tracekit.own_rules import OwnRules, RulesWarning
+from tracekit.questions import Questions
+from tracekit.readonly import read_only, refuse_all_but_one_select
 from tracekit.registry import analyses
 from tracekit.restep import needs_steps, restep
-from tracekit.roofline_fill import device_peaks, roofline_fillers
+from tracekit.roofline_fill import device_peaks
 from tracekit.scope import Scope, chosen_steps, inventory, refuse_empty, scope_of
-from tracekit.step_sources import steps_in_table
-from tracekit.steps import step_table
-from tracekit.timeline import flatten
+from tracekit.trace_tables import fillers
 from tracekit.wording import counted
 
-_NO_TABLE = re.compile(r"Table with name (\w+) does not exist")
+if TYPE_CHECKING:
+    from tracekit.explain import Explanation
+    from tracekit.step_view import Step
+    from tracekit.summary import Summary
+
+__all__ = ["RulesWarning", "Trace", "open", "open_beside"]
+
 _NOTHING = Beside()
 _SMALL = 1_000  # rows of a macro that are kept: several analyses ask for the same few
 
@@ -97,7 +98,7 @@ def open_beside(
     paths = paths_of(path)
     parquet = only_parquet(paths)
     if parquet is not None and not needs_steps(store.read_footer(parquet), step_range):
-        return Trace(parquet, rules=rules, beside=beside)
+        return Trace(parquet, rules=rules, beside=beside, name=str(paths[0]))
 
     folder = tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True)
     try:
@@ -108,21 +109,21 @@ def open_beside(
             from tracekit.convert import convert
 
             convert(paths, file, allow_partial=allow_partial, progress=progress, step_range=step_range)
-        return Trace(file, rules=rules, beside=beside, on_close=folder.cleanup)
+        return Trace(file, rules=rules, beside=beside, on_close=folder.cleanup, name=_called(paths))
     except BaseException:
         folder.cleanup()
         raise
 
 
-class RulesWarning(UserWarning):
-    """A rules file of the user changes nothing."""
+def _called(paths: Sequence[Path]) -> str:
+    return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
-class Trace:
+class Trace(Questions):
     """One trace, open for questions. A context manager; `close` frees the database.
 
-    `footer` is what was read from which file, `path` the Parquet file, `scope` the part of it that analyses see,
-    `beside` what was given with it.
+    `footer` is what was read from which file, `path` the Parquet file, `name` what it was opened as, `scope` the part
+    of it that analyses see, `beside` what was given with it.
     """
 
     def __init__(
@@ -132,12 +133,12 @@ class Trace:
         *,
         beside: Beside = _NOTHING,
         on_close: Callable[[], None] | None = None,
+        name: str = "",
     ) -> None:
         self.path = Path(path).absolute()
+        self.name = name or str(path)
         self.footer = store.read_footer(self.path)
-        files = [Path(one) for one in rules]
-        self._rules = Rules.load(files) if files else None  # a mistake in them is told at once
-        self._rules_of = {file: Rules.of(read_rules(file)) for file in files}
+        self._rules = OwnRules.load(rules)  # a mistake in them is told at once
         self.scope = Scope()
         self.beside = beside
         self._whole: Trace | None = None  # of a part
@@ -159,7 +160,12 @@ class Trace:
         ranks = ", ".join(map(str, footer.ranks[:8])) + (", ..." if len(footer.ranks) > 8 else "")
         state = "" if self._finalizer.alive else ", closed"
         part = f", only {self.scope}" if self.scope else ""
-        return f"<Trace {str(self.path)!r}: {counted(footer.ledger.stored, 'event')}, ranks [{ranks}]{part}{state}>"
+        return f"<Trace {self.name!r}: {counted(footer.ledger.stored, 'event')}, ranks [{ranks}]{part}{state}>"
+
+    def _repr_html_(self) -> str:
+        from tracekit.html_repr import trace_html
+
+        return trace_html(self)
 
     def __enter__(self) -> Trace:
         return self
@@ -191,7 +197,7 @@ class Trace:
 
         Busy time belongs to the step that launched it, a gap to the step whose work ended it. steps: one, or (first,
         end) like a slice, counted in each rank. since_ns, until_ns: from the trace's start; what crosses them is cut.
-        Views (events, kernels, ...) and the analysis `health` go on seeing everything.
+        Tables named in SQL (events, kernels, ...) and the analysis `health` go on seeing everything.
 
         Raises UsageError for what the trace does not have, naming what it has.
         """
@@ -204,9 +210,9 @@ class Trace:
         scope = self.scope.narrowed(scope)
         there = inventory(self.footer.ranks, self.whole.sql)
         steps = chosen_steps(scope, there)
-        part = Trace(self.path, beside=self.beside, on_close=self._hold.taken())
+        part = Trace(self.path, beside=self.beside, on_close=self._hold.taken(), name=self.name)
         part.scope, part._whole = scope, self.whole
-        part._rules, part._rules_of = self._rules, self._rules_of
+        part._rules = self._rules
         try:
             store.choose(part._connection, scope, steps)
             refuse_empty(scope, there, part.sql)
@@ -218,7 +224,7 @@ class Trace:
     def beside_it(self, path: PathLike) -> Trace:
         """Another trace that tells of this one, its kernels named by the same rules. To be closed by itself."""
         other = open(path)
-        other._rules = self._rules  # without the files: rules that match nothing there are no mistake
+        other._rules = self._rules.elsewhere()
         return other
 
     @property
@@ -227,8 +233,10 @@ class Trace:
         if self._whole is None:
             return self
         if not self._whole._finalizer.alive:
-            self._whole = self._reopened = Trace(self.path, beside=self.beside, on_close=self._hold.taken())
-            self._whole._rules, self._whole._rules_of = self._rules, self._rules_of
+            self._whole = self._reopened = Trace(
+                self.path, beside=self.beside, on_close=self._hold.taken(), name=self.name
+            )
+            self._whole._rules = self._rules
         return self._whole
 
     # ---- SQL ---------------------------------------------------------------------------------------------------------
@@ -278,104 +286,31 @@ class Trace:
         Raises UsageError with DuckDB's message, or if the text is not exactly one SELECT (DESCRIBE, SUMMARIZE and
         SHOW are SELECTs).
         """
-        try:
-            statements = self._connection.extract_statements(query)
-        except duckdb.Error as error:
-            raise UsageError(f"not a query: {error}") from error
-        is_pragma = query.lstrip()[:6].upper() == "PRAGMA"  # some of which DuckDB 1 takes for a SELECT
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT or is_pragma:
-            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
-            raise UsageError(f"one SELECT statement is run here and nothing else; this is: {kinds}")
+        refuse_all_but_one_select(self._connection, query)
         self._fill_what_is_read(query)
-        cursor = self._connection.cursor()
-        # A WITH clause may hold an INSERT and still count as a SELECT: only the transaction refuses that.
-        cursor.execute("BEGIN TRANSACTION READ ONLY")
-        try:
-            return store.table(cursor, query)
-        except duckdb.Error as error:
-            raise UsageError(f"the query failed: {error}{self._hint(str(error))}") from error
-        finally:
-            cursor.close()
-
-    def _hint(self, message: str) -> str:
-        """What to do about a table that is none: analyses are functions, which DuckDB does not guess."""
-        missing = _NO_TABLE.search(message)
-        if missing is None or missing[1].lower() not in self._catalog.parameters:
-            return ""
-        name = missing[1].lower()
-        return f"\n{name} is a table function, called with parentheses: FROM {name}()"
+        return read_only(self._connection, query, self._catalog.parameters.keys())
 
     def _fill_what_is_read(self, query: str) -> None:
         """Make the views and macros that a query needs, and fill each lazy table that it is the first to read, directly
         or through these.
         """
         self._catalog.definitions.make_for(query)
-        fillers: dict[str, Callable[[], pa.Table | str]] = {
-            "step_table": self._steps,
-            "kernel_classes": self._classified_names,
-            "host_timeline": self._host_timeline,
-            "gap_holders": self._gap_holders,
-            "kernel_name_forms": self._name_forms,
-            "graph_sequence": lambda: "FROM graph_launches()",
-            "graph_region_table": self._graph_regions,
-            "fusion_table": self._fusions,
-            "plan_rows": self._plan,
-            **roofline_fillers(self),
-        }
         for name, pattern in self._catalog.readers.items():
             if name not in self._filled and pattern.search(query):
-                rows = self._known(name) or fillers[name]()
+                rows = self._known(name) or fillers(self, self._read, self._rules)[name]()
                 if isinstance(rows, str):
                     self._fill_what_is_read(rows)
                 store.fill(self._connection.cursor(), name, rows)
                 self._filled.add(name)
 
+    def _read(self, query: str) -> pa.Table:
+        """Rows of a query as it is, whatever tables are still to be filled."""
+        return store.table(self._connection.cursor(), query)
+
     def _known(self, name: str) -> pa.Table | None:
         """The rows of a lazy table, if the whole trace has them already: they are the same for each part."""
         whole = self._whole if name not in store.SCOPED_TABLES else None
         return whole.sql(f"FROM {name}") if whole and whole._finalizer.alive and name in whole._filled else None
-
-    def _steps(self) -> pa.Table:
-        cursor = self._connection.cursor()
-        return step_table(steps_in_table(partial(store.table, cursor), self.footer.step_range))
-
-    def _classified_names(self) -> pa.Table:
-        classify = classify_kernel if self._rules is None else self._rules.classify
-        names = store.table(self._connection.cursor(), "FROM names_to_classify()").to_pylist()
-        for file, own in self._rules_of.items():
-            if all(own.match(row["name"], row["op_name"] or None) is None for row in names):
-                warnings.warn(f"no rule of {file} matches a name in this trace", RulesWarning, stacklevel=6)
-        rows = [(row["kind"], row["name"], row["op_name"], *_class_of(row, classify)) for row in names]
-        fields = ("kind", "name", "op_name", "category", "subcategory")
-        return pa.table({field: pa.array([row[at] for row in rows], pa.string()) for at, field in enumerate(fields)})
-
-    def _host_timeline(self) -> pa.Table:
-        return flatten(self.sql("FROM host_spans()"))
-
-    def _gap_holders(self) -> pa.Table:
-        pieces = batches(self.sql("FROM gap_pieces()"), self.footer.ledger.stored)
-        found = [
-            holders(part, self.macro("host_rows", {"from_ts": begin, "to_ts": end})) for part, begin, end in pieces
-        ]
-        return pa.concat_tables(found)
-
-    def _name_forms(self) -> pa.Table:
-        return forms_table(store.table(self._connection.cursor(), "FROM names_to_compare()")["name"].to_pylist())
-
-    def _graph_regions(self) -> pa.Table:
-        from tracekit.graph_table import region_table  # which replays steps of a Trace
-
-        return region_table(self)
-
-    def _fusions(self) -> pa.Table:
-        from tracekit.fusion_table import fusion_table  # which replays steps of a trace
-
-        return fusion_table(self)
-
-    def _plan(self) -> pa.Table:
-        from tracekit.plan_table import plan_table  # which replays steps of a trace
-
-        return plan_table(self)
 
     def once(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """What several analyses need and is dear to make: made when first asked for, then kept. key: what it is."""
@@ -407,15 +342,33 @@ class Trace:
             self._results[key] = analysis.run(self, complete)
         return self._results[key]
 
+    # ---- over all of them --------------------------------------------------------------------------------------------
 
-def _class_of(row: Mapping[str, Any], classify: Callable[[str, str | None], tuple[str, str]]) -> tuple[str, str]:
-    match row["kind"]:
-        case "memcpy" | "memset":
-            return "memory", row["kind"]
-        case "graph":
-            return "graph", ""
-        case _:
-            return classify(row["name"], row["op_name"] or None)
+    def summary(self) -> Summary:
+        """The verdict: all analyses, their findings by id, and the report of one screen as text."""
+        from tracekit.summary import summarize
+
+        return summarize(self)
+
+    def explain(self, finding: Finding | str) -> Explanation:
+        """What a finding rests on: rows, arithmetic, and which Python line they come from. finding: it, or its id: as
+        "idle_gaps.1" is the first of idle_gaps.
+
+        Raises UsageError for an id that does not exist, naming those that do.
+        """
+        from tracekit.explain import explain
+
+        return explain(self, finding)
+
+    def step(self, number: int, rank: int | None = None) -> Step:
+        """One serving step: its facts, kernels and timeline. number: as in `steps`, a negative one from the end. rank:
+        left out, the first that has it.
+
+        Raises UsageError for a step that is not there, naming those that are.
+        """
+        from tracekit.step_view import step_of
+
+        return step_of(self, number, rank)
 
 
 def _close(connection: duckdb.DuckDBPyConnection, on_close: Callable[[], None] | None) -> None:

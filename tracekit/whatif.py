@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit import fusion_candidates, graph_regions
-from tracekit.analysis import Row
+from tracekit.analysis import Row, duration
 from tracekit.changes import (
     Change,
     FreeLaunches,
@@ -131,7 +131,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WhatIf:
     """The groups of steps that take most time first. max_error: of the replay, beyond which nothing is said."""
 
@@ -142,9 +142,29 @@ class WhatIf:
         """A row for each change of each group; one with place NULL for a group that nothing is said of."""
         return pa.Table.from_pylist(list(self._rows()), _schema())
 
+    def arrow(self) -> pa.Table:
+        """The same as `table`, by the name that results have it."""
+        return self.table()
+
     def df(self) -> pd.DataFrame:
         """The table as a pandas frame."""
         return self.table().to_pandas()
+
+    def __repr__(self) -> str:
+        """The groups and what becomes of them, not every field: a notebook shows this."""
+        said = [
+            f"{one.label}: no estimate"
+            if one.refusal
+            else f"{one.label}: {duration(one.before_ns)} -> "
+            f"{duration(one.after_low_ns)} to {duration(one.after_high_ns)}"
+            for one in self.outcomes
+        ]
+        return f"<WhatIf {'; '.join(said)}>"
+
+    def _repr_html_(self) -> str:
+        from tracekit.html_repr import whatif_html
+
+        return whatif_html(self)
 
     def to_json(self) -> Row:
         """Plain values, as `--format json` prints them."""
