@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from tracekit.compare_kernels import kernel_changes
-from tracekit.compare_measure import IDLE, GroupSteps, Key, PartName, Recording
+from tracekit.compare_measure import IDLE, WHOLE, GroupSteps, Key, PartName, Recording
 from tracekit.compare_result import (
     QUANTILES,
     GroupChange,
@@ -61,7 +61,8 @@ def _pair(key: Key, base: Side, candidate: Side, without_causes: bool, threshold
         base, candidate = (tuple(_without_causes(one) for one in side) for side in (base, candidate))
     names = tuple(sorted({name for one in (*base, *candidate) for name in one.parts}))
     fewest = {"base": _steps(base), "candidate": _steps(candidate)}
-    few = [f"{counted(steps, 'step')} in {name}" for name, steps in fewest.items() if steps < thresholds.min_steps]
+    what = "recording" if key == WHOLE else "step"
+    few = [f"{counted(steps, what)} in {name}" for name, steps in fewest.items() if steps < thresholds.min_steps]
     reason = f"{' and '.join(few)}; it takes {thresholds.min_steps} to tell a change from chance" if few else ""
     before, after = ([_columns(one, names) for one in side] for side in (base, candidate))
     return _Pair(key, base, candidate, names, tuple(changes(before, after, thresholds.confidence)), reason)

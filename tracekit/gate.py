@@ -205,7 +205,7 @@ def shown(value: Number, kind: Kind) -> str:
 
 def _signed(change: Number, kind: Kind) -> str:
     sign = "+" if change >= 0 else "-"
-    size = abs(change)
+    size: Number = change if change >= 0 else -change
     return f"{sign}{duration(float(size))}" if kind == "time" else f"{sign}{float(size) * 100:.1f} pp"
 
 

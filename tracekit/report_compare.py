@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tracekit.analysis import duration
 from tracekit.compare_kernels import KernelChange
+from tracekit.compare_measure import WHOLE
 from tracekit.compare_result import Comparison, GroupChange, Part, SideInfo
 from tracekit.roofline_names import kernel_name
 from tracekit.text_grid import clean, cut
@@ -97,16 +98,19 @@ def _group(page: Page, group: GroupChange) -> list[Text]:
 def mean_told(group: GroupChange) -> str:
     """The mean step before and after: "9.22 ms -> 6.62 ms a step, -2.59 ms -28.1% [-28.5%, -27.8%]; 5 steps each"."""
     was, now = group.base, group.candidate
-    change = f"{duration(was.mean_ns)} -> {duration(now.mean_ns)} a step, {signed(group.change_ns)}"
+    each = "" if group.bucket == WHOLE[1] else " a step"
+    change = f"{duration(was.mean_ns)} -> {duration(now.mean_ns)}{each}, {signed(group.change_ns)}"
     interval = _interval(group.low_ns, group.high_ns, was.mean_ns)
     return f"{change} {_percent(group.change_ns, was.mean_ns)}{interval}; {_counts(group)}"
 
 
 def _counts(group: GroupChange) -> str:
     was, now = group.base, group.candidate
-    steps = counted(was.steps, "step") if was.steps == now.steps else f"{was.steps:,} and {now.steps:,} steps"
-    runs = "" if was.runs == now.runs == 1 else f" of {was.runs} and {now.runs} recordings"
-    return f"{steps} {'each' if was.steps == now.steps else ''}".rstrip() + runs
+    what = "recording" if group.bucket == WHOLE[1] else "step"
+    each = f"{counted(was.steps, what)} each"
+    steps = each if was.steps == now.steps else f"{was.steps:,} and {now.steps:,} {what}s"
+    runs = "" if was.runs == now.runs == 1 or what != "step" else f" of {was.runs} and {now.runs} recordings"
+    return steps + runs
 
 
 def _quantiles(page: Page, group: GroupChange) -> Iterator[Text]:
