@@ -1,5 +1,5 @@
--- Where does the busy time of each device go, in the scope? One row per category and phase; time that several rows
--- cover is given to the one that started first, so exclusive_ns adds up to the busy time (see busy_segments).
+-- Where does the busy time go? One row per device, category and phase in the scope; time that several rows cover is
+-- given to the one that started first, so exclusive_ns adds up to the busy time (see busy_segments).
 -- threshold other_share: share of a device's busy time in no category, above which there is a finding.
 -- threshold pointwise_share: the same of elementwise work and the like.
 -- threshold memory_share: the same of copies.

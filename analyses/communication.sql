@@ -1,5 +1,4 @@
--- What does communication between devices cost, and how much of it is waiting? Kernels are looked at, in graphs or not; a
--- replay that was recorded as one block may hold communication that nobody sees.
+-- What does communication between devices cost, and why?
 
 -- Which collective a name means: one that PyTorch records, that of an op, or of a kernel; 'other' if it tells none. Of
 -- recorded names it says what work_collective.kind_of says.
@@ -38,7 +37,7 @@ END;
 -- column bytes BIGINT: their bytes, of an all-reduce also by the shapes of its op; NULL where not known.
 -- column message BIGINT: bytes of the larger side.
 -- column link_bytes BIGINT: what the links carry by the convention of bus bandwidth (work_collective.py); NULL where size
--- or ranks are not known.
+--   or ranks are not known.
 CREATE MACRO communication_kernels() AS TABLE
 WITH found AS (
     SELECT
@@ -97,8 +96,8 @@ LEFT JOIN row_work() AS w ON w.id = f.id;
 -- parameter max_skew_ns BIGINT: by so much clocks of ranks may differ.
 -- column id BIGINT: the kernel.
 -- column state VARCHAR: matched, or why it is not: kind (no rank has to wait for all others), group (its ranks are not
--- known), ranks (not all are in the trace), order (their sequences differ), clocks (these differ too much), edge (it
--- ended before all ranks were recorded, or began when one no longer was).
+--   known), ranks (not all are in the trace), order (their sequences differ), clocks (these differ too much), edge (it
+--   ended before all ranks were recorded, or began when one no longer was).
 -- column last_ts BIGINT: start of the last rank's, NULL unless matched, as the next.
 -- column last_rank INTEGER: that rank.
 -- column skew_ns BIGINT: by how much the ends differ from rank to rank, by their medians; NULL unless they were compared.
@@ -330,6 +329,9 @@ LEFT JOIN steps AS s
     AND s.step = c.step;
 
 -- What communication costs in the scope: one row for each kind, group and size of messages on a device, in each phase.
+-- Kernels are looked at, in graphs or not; a replay that was recorded as one block may hold communication that nobody
+-- sees. Where all ranks of a group are in the trace and their clocks compare, time is split into waiting for the last
+-- one and transfer.
 -- parameter max_skew_ns BIGINT: by so much clocks of ranks may differ; beyond, waiting cannot be told.
 -- threshold exposed_share: share of the step time in which nothing else runs, from which on there is a finding.
 -- threshold critical_share: share from which on it is critical, as waiting is.
@@ -344,7 +346,7 @@ LEFT JOIN steps AS s
 -- column group VARCHAR: process group as recorded, NULL where it was not.
 -- column group_size BIGINT: ranks in it, NULL where not recorded.
 -- column collective VARCHAR: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send
--- (and receive), dispatch, combine, other.
+--   (and receive), dispatch, combine, other.
 -- column subcategory VARCHAR: as in attribution: collective (of a library), custom_allreduce, fused_norm, ...
 -- column dtype VARCHAR: element type as recorded.
 -- column message_to BIGINT: bytes of the larger side of a message, to the next power of two; NULL where not recorded.
@@ -352,7 +354,7 @@ LEFT JOIN steps AS s
 -- column bytes BIGINT: what the rank gave, all of them together; NULL where one of them is not known.
 -- column total_ns BIGINT: sum of durations.
 -- column alone_ns BIGINT: the same without what earlier communication of the device covers; adds up to the time in which
--- it communicates.
+--   it communicates.
 -- column exposed_ns BIGINT: what of alone_ns no other work of the device covers.
 -- column matched BIGINT: kernels of which all ranks are in the trace, on comparable clocks: the next three are of these.
 -- column wait_ns BIGINT: from their start to that of the last rank; NULL where it cannot be told.

@@ -1,5 +1,5 @@
--- What did the hardware counters of Nsight Compute say of the kernels in the scope? One row per kernel of the trace by
--- name and launch geometry, measured or not, the costliest first; no rows if no measurements were given.
+-- What did Nsight Compute (`--ncu`) measure of the kernels? One row per kernel in the scope by name and launch geometry,
+-- measured or not, the costliest first; no rows if no measurements were given.
 -- parameter low_pct BIGINT: below this in compute and memory, a kernel is bound by latency, or its grid is too small.
 -- parameter high_pct BIGINT: from here on, either is highly used.
 -- parameter difference_pct BIGINT: from this difference on, between them, the higher one is what binds.

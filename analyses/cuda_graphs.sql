@@ -24,7 +24,7 @@
 -- column period VARCHAR: what repeats within a step, as "16 x 25 launches"; NULL if nothing does.
 -- column step_ns BIGINT: the median step, from the start of its work to the start of the next step's.
 -- column wall_ns BIGINT: from the first launch of each graph, or the start of the step's work, to the end of its own;
--- NULL, as the next two, where nothing can be told.
+--   NULL, as the next two, where nothing can be told.
 -- column gpu_ns BIGINT: of that, time in which the device was busy.
 -- column idle_ns BIGINT: and in which it was not.
 -- column saving_low_ns BIGINT: what is won at worst; NULL where nothing is promised.

@@ -1,5 +1,5 @@
--- Why does each device idle? Every nanosecond of every hole in its work over all streams has one cause; a hole is cut
--- where the cause changes. docs/idle_gaps.md tells the evidence for each.
+-- Why does the GPU idle? Every nanosecond of every hole in a device's work over all streams has one cause; a hole is
+-- cut where the cause changes. docs/idle_gaps.md tells the evidence for each.
 --
 -- n is the row that ended the gap, L the call that launched it, T the thread of L. Until L began, the device waited for
 -- T: the cause is what host_timeline says of T. From then on it waited for the launch, and from the return of L on for

@@ -1,4 +1,5 @@
--- What should be changed first: remedies by phase and batch size, each on top of those before it.
+-- What should be changed first, and what is it worth on top of the rest? Remedies by phase and batch size, each on top
+-- of those before it.
 --
 -- Steps of one phase and batch size are looked at on the device where they take most time, those that take most time
 -- first. Savings are of one step, by replaying it (docs/replay.md, docs/plan.md); they add up.

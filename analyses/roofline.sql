@@ -1,9 +1,10 @@
--- What binds the kernels in the scope: memory, computing, or neither? One row for each kernel and call signature on a
--- device, the costliest first. The least time is that at what good kernels achieve of the peaks; see docs/roofline.md.
+-- Which kernels does memory bind, which computing, which neither, and how far are they from it? One row for each kernel
+-- and call signature on a device, the costliest first. The least time is that at what good kernels achieve of the peaks;
+-- see docs/roofline.md.
 -- parameter memory_compute_ratio DOUBLE: from this factor between the two least times on, the larger alone binds.
 -- parameter near_roof DOUBLE: from this share of the achievable roof on, the roof is what binds.
 -- parameter far_roof DOUBLE: below this share of it, a kernel that is short or leaves a part of the device empty is bound
--- by latency: a part of it is idle if there are fewer blocks than multiprocessors.
+--   by latency: a part of it is idle if there are fewer blocks than multiprocessors.
 -- parameter short_ns BIGINT: mean time of a launch below which a kernel is short.
 -- parameter above_roof DOUBLE: above this share of the datasheet's roof, the device, the shapes or the bytes are wrong.
 -- threshold share: share of the busy time: findings on less are left out.
@@ -15,7 +16,7 @@
 -- column shapes VARCHAR: dimensions of that op's inputs.
 -- column dtypes VARCHAR: their types.
 -- column launch VARCHAR: how it was started: graph (a replay), op (a call in an op), call (outside all), none (not
--- recorded: before the recording began, or lost).
+--   recorded: before the recording began, or lost).
 -- column category VARCHAR: what the kernel is for, as in attribution.
 -- column subcategory VARCHAR: which kind of it.
 -- column count BIGINT: launches.
@@ -45,7 +46,7 @@
 -- column bound VARCHAR: memory, compute, latency, communication, unknown.
 -- column leaning VARCHAR: memory or compute, where bound does not say it; balanced where both are as near.
 -- column evidence VARCHAR: A counters, B shapes, C shapes shared by several kernels, D from elsewhere, E metrics of the
--- device, F name and geometry alone, G bytes of a copy, NULL nothing.
+--   device, F name and geometry alone, G bytes of a copy, NULL nothing.
 -- column how VARCHAR: the same in words.
 -- column notes VARCHAR: what was assumed, and what makes the figures doubtful; comma-separated.
 -- column waves DOUBLE: blocks by how many run at once.

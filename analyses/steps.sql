@@ -1,5 +1,6 @@
--- How long do serving steps take, and how busy is the device in them? One row per device, kind of step, phase and size
--- of batch, so that unlike steps are never averaged; steps without device work have rows of their own, with times of the host alone.
+-- How long do serving steps take, and how busy is the GPU in them? One row per device, kind of step, phase and size of
+-- batch, so that unlike steps are never averaged; steps without device work have rows of their own, with times of the
+-- host alone.
 -- `FROM steps` is the view with one row a step, `FROM steps()` is this. Quantiles are by nearest rank: a time that was
 -- measured, the one at position ceil(q * count) in order; so the P99 of fewer than 100 steps is the longest.
 -- threshold p99_ratio: P99 of the period to its median, above which steps vary.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.nsys_runs import why_it_does_not_record
+
+os.environ.pop("COLUMNS", None)  # pytest-xdist says 80; what is written must not depend on how many tests run at once
 
 
 @pytest.fixture(scope="session")

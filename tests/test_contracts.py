@@ -19,7 +19,7 @@ from tracekit import store
 from tracekit.convert import convert
 from tracekit.definitions import Definitions
 from tracekit.macros import MacroDoc, parse_macros
-from tracekit.registry import analyses
+from tracekit.registry import analyses, built_in_questions
 from tracekit.trace import Trace
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +58,7 @@ def test_module_macro_and_test_have_the_name_the_user_types(name: str) -> None:
     loaded = ANALYSES[name]
     assert loaded.origin == f"tracekit.analyses.{name}"
     assert loaded.analysis.name == name
-    assert loaded.analysis.question.endswith("?")
+    assert loaded.analysis.question.endswith("?") and loaded.analysis.question == built_in_questions()[name]
     assert name in [doc.name for doc in parse_macros(loaded.sql)]
     assert (ROOT / "tests" / f"test_{name}.py").is_file()
 
@@ -113,6 +113,16 @@ def test_macros_read_what_shared_sql_offers_and_nothing_else(empty: Trace, name:
 
 def call(doc: MacroDoc) -> str:
     return f"{doc.name}()" if doc.kind == "macro" else doc.name
+
+
+def test_what_follows_an_entry_belongs_to_it() -> None:
+    """A line that is not indented would cut its meaning short and end up among the prose."""
+    entry = re.compile(r"-- (parameter|column|threshold) \w+[ :]")
+    for path in sorted((ROOT / "tracekit").rglob("*.sql")) + sorted((ROOT / "analyses").glob("*.sql")):
+        within = False
+        for line in path.read_text(encoding="utf-8").splitlines():
+            within = line.startswith("--") and (within or entry.match(line) is not None)
+            assert not within or entry.match(line) or line.startswith("--   "), f"{path}: {line}"
 
 
 @pytest.mark.parametrize("doc", [doc for doc in DOCUMENTED if doc.columns], ids=lambda doc: f"{doc.kind} {doc.name}")

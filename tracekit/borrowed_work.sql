@@ -144,7 +144,7 @@ FROM seen;
 -- column category VARCHAR: category.
 -- column subcategory VARCHAR: subcategory, '' without one.
 -- column known BOOLEAN: the op that launched it tells its work, or that of the kernel that it stands beside; of all but
--- products and attention, also if it has shapes alone.
+--   products and attention, also if it has shapes alone.
 -- column unsure BOOLEAN: that op tells the work of attention, but not whether it has a window.
 -- column phase VARCHAR: of the step, as are all below.
 -- column prefill_requests BIGINT: as in steps.
@@ -329,7 +329,7 @@ FROM steps AS s;
 -- column dtypes VARCHAR: their types, '' where not recorded.
 -- column bytes BIGINT: memory read and written by a launch, NULL if not counted.
 -- column flops BIGINT: operations of a launch, NULL unless all that it can have was counted. Tensor pipes count
--- instructions, not operations; so where one ran, or nobody looked, nothing is said.
+--   instructions, not operations; so where one ran, or nobody looked, nothing is said.
 -- column launches BIGINT: launches that were measured.
 CREATE MACRO range_work() AS TABLE
 WITH called AS (

@@ -53,11 +53,11 @@ class _WithQuestions(click.Command):
     """Its help ends with the question of each analysis and the meaning of each cause, told once for all texts."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from tracekit.analyses._idle_advice import MEANINGS
-        from tracekit.registry import analyses
+        from tracekit.analyses._idle_texts import MEANINGS
+        from tracekit.registry import built_in_questions
 
         with formatter.section("Analyses, and the question that each answers (more: tracekit explain NAME)"):
-            formatter.write_dl([(name, one.analysis.question) for name, one in analyses().items()])
+            formatter.write_dl(list(built_in_questions().items()))
         with formatter.section("Causes of idle time, by gap"):
             formatter.write_dl(list(MEANINGS.items()))
 

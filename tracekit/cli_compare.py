@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from tracekit.cli_commands import write_lines
 from tracekit.cli_filters import scope_options
 from tracekit.cli_gate import FAIL_ON, any_failed, verdicts_of
 from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, opened_trace, part_of
+from tracekit.errors import UsageError
 from tracekit.gate import SLOWER, Condition, Measure, Measured, Verdict, refuse_words
 from tracekit.json_text import json_text
 from tracekit.scope import Scope
@@ -142,7 +144,12 @@ def _measured(
     from tracekit.compare import measure
     from tracekit.gate_metrics import shares_of
 
-    with opened_trace(path, rules, allow_partial, step_range) as whole, part_of(whole, scope) as opened:
+    with ExitStack() as stack:
+        whole = stack.enter_context(opened_trace(path, rules, allow_partial, step_range))
+        try:
+            opened = stack.enter_context(part_of(whole, scope))
+        except UsageError as error:  # of several traces, which one has no such part?
+            raise UsageError(f"{path}: {error}") from None
         return measure(opened, str(path)), shares_of(opened) if with_shares else {}
 
 

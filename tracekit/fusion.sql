@@ -61,10 +61,10 @@ ORDER BY
 -- column saving_high_ns BIGINT: at most.
 -- column error DOUBLE: how far the replay of an unchanged step is off, as a share of it.
 -- column grade VARCHAR: how sure it is that one reads what the other wrote: A the op says where it writes, B shapes and
--- types fit, C they follow each other; '' without any.
+--   types fit, C they follow each other; '' without any.
 -- column state VARCHAR: candidate; partly active (the fused kernel runs elsewhere); active (everywhere: nothing to
--- win);
--- not fusible (listed alone).
+--   win);
+--   not fusible (listed alone).
 -- column remark VARCHAR: what was seen: fused kernels and how often, why there is no estimate.
 -- column example_id BIGINT: the first of the kernels, once; NULL without any.
 CREATE TABLE fusion_table (

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -57,6 +58,20 @@ def analyses() -> dict[str, LoadedAnalysis]:
         else:
             found[name] = loaded
     return found
+
+
+def built_in_questions() -> dict[str, str]:
+    """The question of each built-in analysis, as the SQL beside it begins, without importing any: for the help."""
+    package = importlib.import_module(ANALYSES)
+    paths = sorted(path for folder in package.__path__ for path in Path(folder).glob("[a-z]*.sql"))
+    return {path.stem: question_of(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def question_of(sql: str) -> str:
+    """The first sentence of the comment that SQL begins with; "" where it is no question."""
+    header = " ".join(line[2:].strip() for line in takewhile(lambda line: line.startswith("--"), sql.splitlines()))
+    question, mark, _ = header.partition("?")
+    return question + mark if mark else ""
 
 
 def collectors() -> dict[str, ModuleType]:

@@ -126,7 +126,7 @@ WHERE ncu_kernel IS NOT NULL;
 -- column shapes VARCHAR: dimensions of its inputs.
 -- column dtypes VARCHAR: their types.
 -- column launch VARCHAR: how it was started: graph (a replay), op (a call in an op), call (outside all), none (not
--- recorded: before the recording began, or lost).
+--   recorded: before the recording began, or lost).
 -- column category VARCHAR: category.
 -- column subcategory VARCHAR: subcategory.
 -- column dur BIGINT: length within the scope.
