@@ -70,7 +70,7 @@ def test_help_is_quick() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [("analyse", "did you mean analyze?"), ("x", "there are: collect, convert, analyze, whatif, sql")],
+    [("analyse", "did you mean analyze?"), ("x", "there are: collect, convert, analyze, compare, explain, plot, whatif, sql")],
 )
 def test_a_command_that_does_not_exist(typed: str, said: str) -> None:
     result = run(typed, "trace.parquet")
@@ -135,7 +135,7 @@ def test_only_what_is_named(trace: Path) -> None:
 def test_no_such_analysis(trace: Path) -> None:
     result = run("analyze", trace, "idle")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("tracekit: no analysis 'idle'; there are: attribution, counters, cuda_graphs, ")
+    assert result.stderr.startswith("tracekit: no analysis 'idle'; there are: attribution, communication, counters, ")
 
 
 @pytest.mark.parametrize(("severity", "code"), [(None, 0), ("critical", 1), ("warning", 1)])

@@ -85,7 +85,7 @@ def test_where_to_read_more_names_the_same_part(trace: Path, monkeypatch: pytest
     rows = [*ROWS, *(kernel((200 + 10 * at) * US, 2 * US, launch_id=4, name=f"{at}zqx" * 60) for at in range(9))]
     write_trace(trace, rows)
     text = run("analyze", trace.name, "--device", "0", "--phase", "decode", "--rank", "0").stdout
-    more = re.search(r"in full: tracekit (analyze .*?), or", " ".join(map(str.strip, text.splitlines())))
+    more = re.search(r"in full: tracekit (analyze .*? --device 0)", " ".join(map(str.strip, text.splitlines())))
     assert more is not None
     words = more[1].split()
     assert words[-6:] == ["--phase", "decode", "--rank", "0", "--device", "0"]
