@@ -70,7 +70,10 @@ def test_help_is_quick() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [("analyse", "did you mean analyze?"), ("x", "there are: collect, convert, analyze, compare, explain, plot, whatif, sql")],
+    [
+        ("analyse", "did you mean analyze?"),
+        ("x", "there are: collect, convert, analyze, compare, explain, plot, whatif, sql"),
+    ],
 )
 def test_a_command_that_does_not_exist(typed: str, said: str) -> None:
     result = run(typed, "trace.parquet")
