@@ -1,0 +1,96 @@
+"""How often does a comparison raise a false alarm, and how often does it miss a change? By steps that resemble each other.
+
+    python -m benchmarks.false_alarms
+
+Sides are series of steps with nothing between them, or with a change that was made. Each step's noise is 2 % of its
+time and shares `alike` of itself with the step before (an AR(1) process). An alarm is p < 5 % of the mean, as in
+compare, without its other condition, that the change is 1 % at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import click
+import numpy as np
+
+from tracekit.compare_stats import Change, Floats, _blocks, changes, t_tails
+
+Side = Sequence[Floats]
+Test = Callable[[Side, Side], bool]
+
+NOISE = 0.02
+LEVEL = 0.05
+CHANGE = 1.03
+
+
+def series(random: np.random.Generator, count: int, alike: float, mean: float, run: float) -> Floats:
+    """One recording. run: standard deviation of what all of its steps share, as a part of the mean."""
+    shocks = random.standard_normal(count)
+    noise = np.empty(count)
+    noise[0] = shocks[0]
+    for at in range(1, count):
+        noise[at] = alike * noise[at - 1] + math.sqrt(1 - alike**2) * shocks[at]
+    steps: Floats = mean * (1 + run * random.standard_normal() + NOISE * noise)[:, np.newaxis]
+    return steps
+
+
+def ours(base: Side, candidate: Side) -> bool:
+    (found,) = changes(base, candidate, 1 - LEVEL)
+    assert isinstance(found, Change)
+    return found.p < LEVEL
+
+
+def welch(base: Side, candidate: Side) -> bool:
+    """A t test that takes each step for independent, as most scripts do."""
+    sides = [np.concatenate(side)[:, 0] for side in (base, candidate)]
+    parts = [float(one.var(ddof=1)) / len(one) for one in sides]
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(one) - 1) for part, one in zip(parts, sides, strict=True))
+    return t_tails(float(sides[1].mean() - sides[0].mean()) / math.sqrt(sum(parts)), freedom) < LEVEL
+
+
+def bootstrap(base: Side, candidate: Side, resamples: int = 400) -> bool:
+    """The percentile interval of block-bootstrapped means does not reach zero."""
+    random = np.random.default_rng(0)
+    means = []
+    for side in (base, candidate):
+        parts = [np.concatenate(list(_blocks(one[:, 0], resamples, random))).mean(axis=1) for one in side]
+        means.append(np.mean(parts, axis=0))
+    low, high = np.quantile(means[1] - means[0], [LEVEL / 2, 1 - LEVEL / 2])
+    return not low <= 0 <= high
+
+
+TESTS: dict[str, Test] = {"compare": ours, "Welch's t": welch, "block bootstrap": bootstrap}
+
+
+def rate(test: Test, pairs: int, *, runs: int, steps: int, alike: float, run: float, change: float) -> float:
+    """The share of pairs of sides that raise an alarm."""
+    random = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(pairs):
+        sides = [[series(random, steps, alike, mean, run) for _ in range(runs)] for mean in (1e6, 1e6 * change)]
+        alarms += test(*sides)
+    return alarms / pairs
+
+
+@click.command()
+@click.option("--pairs", default=2_000, show_default=True)
+def main(pairs: int) -> None:
+    """Print both tables of docs/compare.md."""
+    for change, said in ((1.0, "false alarms"), (CHANGE, f"alarms at a change of {CHANGE - 1:.0%}")):
+        print(f"\n{said}\n\n| recordings a side | steps | alike | between recordings | {' | '.join(TESTS)} |")
+        print("|" + "---|" * (4 + len(TESTS)))
+        for runs, run in ((1, 0.0), (3, 0.0), (3, 0.01)):
+            for steps in (9, 20, 60, 200):
+                for alike in (0.0, 0.5, 0.8):
+                    rates = [
+                        rate(test, pairs, runs=runs, steps=steps, alike=alike, run=run, change=change)
+                        for test in TESTS.values()
+                    ]
+                    shown = " | ".join(f"{one:.1%}" for one in rates)
+                    print(f"| {runs} | {steps} | {alike} | {run:.0%} | {shown} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
