@@ -155,6 +155,6 @@ def repeat(trace: Sequence[str], names: Sequence[str], first: str) -> Section:
         (["tracekit", "sql", trace[0], "FROM events WHERE id = 4711"], "a row by the id that is said here"),
     ]
     if first:
-        said.insert(2, (["tracekit", "explain", *trace, first], "what a finding rests on"))
+        said.insert(2, (["tracekit", "explain", first, *trace], "what a finding rests on"))
     lines = tuple((shown(shlex.join(words)), why) for words, why in said)
     return Section("repeat", "Again, and further", "", (Commands(lines),))

@@ -48,7 +48,7 @@ Named = tuple[str, Finding]
 
 
 def section(trace: Trace, results: Mapping[str, Result], command: Sequence[str]) -> Section:
-    """command: the words that open this trace again, after `tracekit explain`."""
+    """command: the words that open this trace again, after `tracekit explain ID`."""
     told = [result for name, result in results.items() if name not in _SAID_ELSEWHERE]
     found = [one for result in told for one in result.named_findings().items()]
     ranked = sorted(found, key=lambda one: (-SEVERITIES.index(one[1].severity), -one[1].saving_high_ns))
@@ -131,7 +131,7 @@ def _remark(named: Named, rows: Mapping[int, Row], command: Sequence[str], is_op
         parts=tuple((word, shown(said, 4_000)) for word, said in words if said.strip(". ") not in _NOTHING_SAID),
         arithmetic=tuple(shown(line) for line in finding.arithmetic),
         evidence=_evidence(finding, rows),
-        command=shown(shlex.join(["tracekit", "explain", *command, id])),
+        command=shown(shlex.join(["tracekit", "explain", id, *command])),
         is_open=is_open,
     )
 

@@ -168,7 +168,7 @@ def _groups(ranked: Sequence[Row], device: Row, numbered: Numbered, again: str) 
         Column("FLOP/s", "number"),
         Column("B/s", "number"),
         Column("count", "number"),
-        Column("evidence", title="; ".join(f"{tier}: {said}" for tier, said in _EVIDENCE.items())),
+        Column("by", title="; ".join(f"{tier}: {said}" for tier, said in _EVIDENCE.items())),
     )
     rows = [_group(row, device, numbered) for row in ranked[:_GROUPS]]
     note = some_of(len(rows), len(ranked), "those with most time", again)
