@@ -1,4 +1,4 @@
-"""How often does a comparison raise a false alarm, and how often does it find a change, where steps resemble each other?
+"""How often does a comparison raise a false alarm, and how often does it find a change, where steps are alike?
 
     python -m benchmarks.false_alarms
 
