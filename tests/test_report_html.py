@@ -21,11 +21,12 @@ from markupsafe import Markup
 import tracekit
 from tests.browser import HOSTILE, hostile_footer, hostile_rows
 from tests.command_line import ROWS, run
-from tests.event_rows import kernel, op, write_trace
+from tests.event_rows import footer_of, kernel, op, write_trace
 from tests.simulator import Plant, Run, simulate
 from tracekit import html_budget, html_idle, html_timeline
 from tracekit.analysis import duration
 from tracekit.budget import step_budget
+from tracekit.footer import DeviceInfo
 from tracekit.html_svg import Axis, Slice, bar, definitions, element, paint
 from tracekit.html_views import (
     Cell,
@@ -116,6 +117,15 @@ TITLES = [
     "Verdict", "Plan", "Steps", "Time budget", "Timeline", "Idle time", "Time by category", "Roofline", "CUDA graphs",
     "Kernel fusion", "Communication", "Health of the trace", "Coverage", "Again, and further",
 ]  # fmt: skip
+
+
+def test_the_head_counts_the_devices_that_worked(tmp_path: Path) -> None:
+    """Not all that the machine has, which each rank lists."""
+    rows = [kernel(0, 10, rank=rank, device=rank) for rank in (0, 1)]
+    devices = tuple(DeviceInfo(rank, device, "NVIDIA H100") for rank in (0, 1) for device in range(8))
+    with tracekit.open(write_trace(tmp_path / "t.parquet", rows, footer_of(rows, devices=devices))) as trace:
+        facts = [words for tag, words in Outline(report(trace, "health", named=True)).said if tag == "span"]
+    assert facts[1:3] == ["2 x NVIDIA H100", "2 ranks"]
 
 
 def test_of_a_served_model_everything_is_there(served: Trace) -> None:

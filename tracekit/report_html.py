@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,10 +68,7 @@ def render(trace: Trace, results: Mapping[str, Result], *, name: str = "", named
 
 def _head(trace: Trace, results: Mapping[str, Result], name: str) -> _Head:
     footer = trace.footer
-    models: dict[str, int] = {}
-    for device in footer.devices:
-        if device.name:
-            models[device.name] = models.get(device.name, 0) + 1
+    models = Counter(_models(trace))
     facts = [shown(model if count == 1 else f"{count} x {model}", 80) for model, count in sorted(models.items())]
     facts += [counted(len(footer.ranks), "rank"), counted(footer.ledger.stored, "event")]
     spans = [row["span_ns"] for row in results["idle_gaps"].summary] if "idle_gaps" in results else []
@@ -80,6 +78,14 @@ def _head(trace: Trace, results: Mapping[str, Result], name: str) -> _Head:
     if footer.partial or any(source.truncated_at is not None for source in footer.sources):
         facts.append("partial: see the health of the trace")
     return _Head(shown(name), tuple(facts), shown(str(trace.scope)) if trace.scope else "", __version__)
+
+
+def _models(trace: Trace) -> Iterator[str]:
+    """Names of the devices that worked; without any, of all: each rank lists those of its machine."""
+    worked = {(row["rank"], row["device"]) for row in trace.macro("device_time").to_pylist()}
+    for one in trace.footer.devices:
+        if one.name and (not worked or (one.rank, one.device) in worked):
+            yield one.name
 
 
 def _sections(trace: Trace, results: Mapping[str, Result], name: str, named: bool) -> Iterator[Section]:
