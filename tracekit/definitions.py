@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     import duckdb
 
 _WORD = re.compile(r"\w+")
+_SAID = re.compile(r"--[^\n]*|'(?:[^']|'')*'")  # comments and strings; the one that begins first
 # Words of queries that ask what there is: then all of it must be.
 _INVENTORY = frozenset({"show", "information_schema", "sqlite_master", "pg_catalog"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """An SQL text, the names that it defines, and all words in it, in lower case."""
+    """An SQL text, the names that it defines, and all words in it but those of comments and strings, in lower case."""
 
     sql: str
     names: frozenset[str]
@@ -33,7 +34,7 @@ class _Text:
 class Definitions:
     """Texts of SQL that build on each other, each made on the connection before the first query that needs it.
 
-    By text, and so sometimes in vain: a name in a string or of a column may be that of a view.
+    By text, and so sometimes in vain: the name of a column may be that of a view.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, texts: Sequence[str]) -> None:
@@ -71,7 +72,7 @@ class Definitions:
 
 @cache
 def _read(sql: str) -> _Text:
-    return _Text(sql, frozenset(doc.name.lower() for doc in parse_macros(sql)), _words(sql))
+    return _Text(sql, frozenset(doc.name.lower() for doc in parse_macros(sql)), _words(_SAID.sub(" ", sql)))
 
 
 def _words(text: str) -> frozenset[str]:
