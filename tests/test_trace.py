@@ -16,6 +16,9 @@ import pytest
 
 import tracekit
 from tests.event_rows import footer_of, kernel, launch, op, write_trace
+from tests.simulator import Plant, Run, simulate
+from tracekit import store
+from tracekit.convert import convert
 from tracekit.errors import (
     MalformedTraceError,
     RulesError,
@@ -104,6 +107,29 @@ def test_parquet_cut_short(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(MalformedTraceError, match="not a whole Parquet file"):
         tracekit.open(path)
+
+
+@pytest.mark.parametrize("few", [0, 100], ids=["from the file", "in memory"])
+def test_parquet_with_damaged_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(store, "_FEW_EVENTS", few)
+    path = write_trace(tmp_path / "trace.parquet", ROWS)
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes(byte ^ 0x5A for byte in data[4:400]) + data[400:])
+    with pytest.raises(MalformedTraceError, match=r"trace\.parquet: it cannot be read: "):
+        tracekit.open(path).analyze("attribution")
+
+
+def test_many_events_stay_in_the_file_and_answers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(Run(plant=Plant(syncs_per_step=1)), tmp_path / "trace.json")
+    convert([tmp_path / "trace.json"], tmp_path / "trace.parquet")
+
+    def answers() -> dict[str, Any]:
+        with tracekit.open(tmp_path / "trace.parquet") as trace:
+            return {name: trace.analyze(name).to_json() for name in trace.analyses()}
+
+    in_memory = answers()
+    monkeypatch.setattr(store, "_FEW_EVENTS", 0)
+    assert answers() == in_memory
 
 
 def test_no_such_file(tmp_path: Path) -> None:

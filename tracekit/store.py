@@ -7,7 +7,8 @@ import re
 import secrets
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,7 @@ _SHARED_FILES = (
     *("borrowed.sql", "roofline.sql", "borrowed_work.sql", "roofline_times.sql", "roofline_rows.sql"),
 )
 _LAST_NS = 2**63 - 1
+_FEW_EVENTS = 200_000  # so many are kept in memory
 # Tables that are filled when a query first reads them.
 LAZY_TABLES = (
     *("step_table", "kernel_classes", "host_timeline", "gap_holders", "kernel_name_forms"),
@@ -116,17 +118,33 @@ def connect(path: Path, footer: Footer) -> duckdb.DuckDBPyConnection:
         # `*`, `?` and `[` in the file's name are patterns to DuckDB; in brackets each stands for itself.
         pattern = re.sub(r"([*?[])", r"[\1]", str(path))
         connection.execute(f"SET allowed_paths = [{_literal(str(path))}, {_literal(pattern)}]")
-        connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({_literal(pattern)})")
+        with unreadable_told(str(path)):
+            connection.execute(f"CREATE VIEW events AS {_events(connection, _literal(pattern))}")
         connection.execute("SET enable_external_access = false")
         _create(connection, "footer_sources", _sources_table(footer))
         _create(connection, "footer_devices", _devices_table(footer))
         _create(connection, "footer_ledger", _ledger_table(footer))
         for name in _FIRST_FILES:
             connection.execute(_text(name))
+    except MalformedTraceError:
+        connection.close()
+        raise
     except duckdb.Error as error:
         connection.close()
         raise MalformedTraceError(f"{path}: its columns are not those of schema {SCHEMA_VERSION}: {error}") from error
     return connection
+
+
+def _events(connection: duckdb.DuckDBPyConnection, file: str) -> str:
+    """What reads the events: the file, or memory where they are few. Queries of views on views are bound for each of
+    them, which with a file takes a quarter longer, and is most of what a small trace takes.
+    """
+    stored = f"SELECT * FROM read_parquet({file})"
+    [(count,)] = connection.execute(f"SELECT num_rows FROM parquet_file_metadata({file})").fetchall()
+    if count > _FEW_EVENTS:
+        return stored
+    connection.execute(f"CREATE SCHEMA kept; CREATE TABLE kept.events AS {stored}")
+    return "FROM kept.events"
 
 
 def define(connection: duckdb.DuckDBPyConnection, analyses: Mapping[str, LoadedAnalysis]) -> Catalog:
@@ -161,6 +179,17 @@ def _documented(texts: tuple[str, ...]) -> tuple[Mapping[str, frozenset[str]], M
     words = [(doc.name.lower(), set(_WORD.findall(doc.body.lower()))) for doc in docs]
     parameters = {doc.name: frozenset(doc.parameters) for doc in docs}
     return parameters, {name: _readers_of(words, name) for name in LAZY_TABLES}
+
+
+@contextmanager
+def unreadable_told(name: str) -> Iterator[None]:
+    """Of a file whose data turn out to be damaged when a query comes to them. Raises MalformedTraceError."""
+    try:
+        yield
+    except duckdb.Error as error:  # of what is damaged, some is told by the base class itself
+        if type(error) is duckdb.Error or isinstance(error, (duckdb.InvalidInputException, duckdb.IOException)):
+            raise MalformedTraceError(f"{name}: it cannot be read: {error}") from error
+        raise
 
 
 def table(connection: duckdb.DuckDBPyConnection, query: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:

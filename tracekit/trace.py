@@ -245,8 +245,9 @@ class Trace(Questions):
         """Run SQL written in code and return its rows. Values from outside go into `parameters` (`$name`), never into
         the text; text typed by a user goes to `query_readonly`.
         """
-        self._fill_what_is_read(query)
-        return store.table(self._connection.cursor(), query, parameters)
+        with store.unreadable_told(self.name):
+            self._fill_what_is_read(query)
+            return store.table(self._connection.cursor(), query, parameters)
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection to the database, for code that keeps temporary tables there or takes rows in batches.
