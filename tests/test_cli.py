@@ -143,7 +143,8 @@ def test_no_such_analysis(trace: Path) -> None:
 
 @pytest.mark.parametrize(("severity", "code"), [(None, 0), ("critical", 1), ("warning", 1)])
 def test_fail_on(trace: Path, severity: str | None, code: int) -> None:
-    assert run("analyze", trace, *(("--fail-on", severity) if severity else ())).exit_code == code
+    arguments = ("--fail-on", severity) if severity else ()
+    assert run("analyze", trace, "idle_gaps", *arguments).exit_code == code
 
 
 def test_fail_on_of_a_trace_without_faults(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_fail_on_of_a_trace_without_faults(tmp_path: Path) -> None:
 
 def test_a_gate_that_is_not_met_ends_with_1(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "blind.parquet", [launch(i, 1, name="cudaGraphLaunch") for i in range(9)])
-    result = run("analyze", path)
+    result = run("analyze", path, "health")
     assert result.exit_code == 1
     assert "no device activity was recorded" in result.stdout
 
@@ -163,23 +164,23 @@ def test_raw_files_and_directories(tmp_path: Path) -> None:
     folder.mkdir()
     for rank in (0, 1):
         kineto(folder / f"rank{rank}.json", KERNEL)
-    found = json.loads(run("analyze", folder, "--format", "json").stdout)
-    assert found["trace"]["ranks"] == [0, 1]
-    assert json.loads(run("analyze", folder / "rank1.json", "--format", "json").stdout)["trace"]["ranks"] == [1]
+    for path, ranks in ((folder, [0, 1]), (folder / "rank1.json", [1])):
+        found = json.loads(run("analyze", path, "health", "--format", "json").stdout)
+        assert found["trace"]["ranks"] == ranks
 
 
 def test_output_file(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    result = run("analyze", trace, "--format", "json", "-o", out)
+    result = run("analyze", trace, "health", "--format", "json", "-o", out)
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"Wrote {out}\n")
     assert json.loads(out.read_text())["schema"] == 1
-    again = run("analyze", trace, "-o", out)
+    again = run("analyze", trace, "health", "-o", out)
     assert (again.exit_code, again.stderr) == (
         2,
         f"tracekit: {out} exists; give another -o, or --force to overwrite it\n",
     )
     assert json.loads(out.read_text())["schema"] == 1
-    assert run("analyze", trace, "-o", out, "--force").exit_code == 0
+    assert run("analyze", trace, "health", "-o", out, "--force").exit_code == 0
     assert out.read_text().startswith(str(trace))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "trace.parquet"]
 
@@ -203,7 +204,7 @@ def test_rules_that_match_nothing_are_told(trace: Path, tmp_path: Path) -> None:
     rules = tmp_path / "my.toml"
     rules.write_text('[[rule]]\ncategory = "moe"\npattern = "absent"\n')
     (tmp_path / "empty.toml").write_text("")
-    command = [sys.executable, "-m", "tracekit", "analyze", str(trace), "--rules"]
+    command = [sys.executable, "-m", "tracekit", "analyze", str(trace), "attribution", "--rules"]
     for file in (rules, tmp_path / "empty.toml"):
         shown = subprocess.run([*command, str(file)], capture_output=True, text=True, check=True, cwd=ROOT)
         assert shown.stderr == f"tracekit: warning: no rule of {file} matches a name in this trace\n"
@@ -216,7 +217,11 @@ def test_help_explains_each_cause() -> None:
 
 @pytest.mark.parametrize(("columns", "widest"), [("", 100), ("70", 70), ("20", 60), ("500", 120), ("x", 100)])
 def test_text_fits_the_columns_asked_for(trace: Path, columns: str, widest: int) -> None:
-    lines = CliRunner().invoke(main, ["analyze", str(trace)], env={"COLUMNS": columns}).stdout.splitlines()
+    lines = (
+        CliRunner()
+        .invoke(main, ["analyze", str(trace), "idle_gaps", "health"], env={"COLUMNS": columns})
+        .stdout.splitlines()
+    )
     assert widest - 15 < max(map(len, lines)) <= widest
 
 
@@ -234,8 +239,8 @@ def test_exit_codes(tmp_path: Path) -> None:
         assert result.stderr.startswith("tracekit: ")
         assert path.name in result.stderr
         assert result.stderr.count("\n") == 1
-    assert run("analyze", cut, "--allow-partial").exit_code == 0
-    assert "cut short" in run("analyze", cut, "--allow-partial").stdout
+    result = run("analyze", cut, "health", "--allow-partial")
+    assert result.exit_code == 0 and "cut short" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [["analyze", ""], ["sql", "", "SELECT 1"], ["convert", "", "-o", "t.parquet"]])
@@ -271,10 +276,11 @@ def test_no_input_is_overwritten(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-@pytest.mark.parametrize("arguments", [["analyze"], ["analyze", "--format", "json"], ["sql"]])
+@pytest.mark.parametrize(
+    "arguments", [["analyze", "health"], ["analyze", "health", "--format", "json"], ["sql", "FROM kernels"]]
+)
 def test_a_full_disk_is_one_line(trace: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "tracekit", arguments[0], str(trace), *arguments[1:]]
-    command += ["FROM kernels"] * (arguments[0] == "sql")
     with Path("/dev/full").open("w") as full:
         shown = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     assert (shown.returncode, shown.stderr) == (
@@ -284,7 +290,7 @@ def test_a_full_disk_is_one_line(trace: Path, arguments: list[str]) -> None:
 
 
 def test_parquet_files_are_analysed_one_at_a_time(trace: Path, tmp_path: Path) -> None:
-    assert run("analyze", tmp_path).exit_code == 0  # the only one of its folder
+    assert run("analyze", tmp_path, "health").exit_code == 0  # the only one of its folder
     write_trace(tmp_path / "second.parquet", ROWS)
     result = run("analyze", tmp_path)
     assert (result.exit_code, result.stderr) == (
@@ -295,7 +301,9 @@ def test_parquet_files_are_analysed_one_at_a_time(trace: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match="Parquet files are analysed one at a time"):
         tracekit.open([trace, tmp_path / "second.parquet"])
     kineto(tmp_path / "a.json", KERNEL)
-    assert run("analyze", tmp_path).exit_code == 0  # beside raw files, Parquet is taken for what was made from them
+    assert (
+        run("analyze", tmp_path, "health").exit_code == 0
+    )  # beside raw files, Parquet is taken for what was made from them
 
 
 def test_a_second_trace_is_no_name_of_an_analysis(trace: Path, tmp_path: Path) -> None:

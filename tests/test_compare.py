@@ -189,8 +189,8 @@ def test_where_a_side_cannot_tell_causes_idle_time_is_compared_as_one() -> None:
 
 RUN = replace(LAUNCH_BOUND, steps=10)
 GRAPH = replace(FULL_GRAPH, steps=10)
-# A run before and after a change, by what is planted. The names of the first are those of the only part that changes.
-ALONE: Mapping[str, tuple[Run, Run]] = {
+# A run before and after a change, by what is planted.
+CAUSES: Mapping[str, tuple[Run, Run]] = {
     cause: (run, replace(run, plant=plant))
     for cause, run, plant in (
         ("allocation", RUN, Plant(allocation_ns=200 * US)),
@@ -199,13 +199,13 @@ ALONE: Mapping[str, tuple[Run, Run]] = {
         ("graph_launch", GRAPH, Plant(graph_launch_ns=150 * US)),
     )
 }
-OTHERS: Mapping[str, tuple[Run, Run]] = {
+PAIRS: Mapping[str, tuple[Run, Run]] = {
+    **CAUSES,
     "nothing": (RUN, RUN),
     "launches": (RUN, replace(RUN, plant=Plant(launch_bound_ns=5 * US))),
     "waits": (RUN, replace(RUN, plant=Plant(syncs_per_step=2))),
     "fusion": fusion("silu_mul", RUN),
 }
-PAIRS = {**ALONE, **OTHERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,43 +232,37 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     return Planted(found, dict(zip(PAIRS, found.groups, strict=True)))
 
 
-def test_planted_causes_are_no_conditions(planted: Planted) -> None:
+# By pair, in the order of how much each explains.
+NAMED = {
+    "allocation": ("slower", [("idle", "allocation")]),
+    "scheduler": ("slower", [("idle", "scheduler")]),
+    "communication_wait": ("slower", [("idle", "communication_wait")]),
+    "graph_launch": ("slower", [("idle", "graph_launch")]),
+    "nothing": ("no difference shown", []),
+    # A launch that comes later is waited for longer: as much more of it as was hidden before.
+    "launches": ("slower", [("idle", "launch_bound"), ("idle", "launch_latency")]),
+    "waits": ("slower", [("idle", "sync"), ("idle", "launch_latency")]),
+    "fusion": ("faster", [("busy", "elementwise"), ("idle", "launch_latency")]),
+}
+
+
+def test_what_was_planted_is_named_and_nothing_else(planted: Planted) -> None:
+    """In one test, for processes that share tests would each make the pairs again."""
+    assert {name: (group.verdict, named(group)) for name, group in planted.groups.items()} == NAMED
+    assert planted.groups["nothing"].change_ns != 0
     assert (planted.found.basis, planted.found.conditions) == ("device", ())
     assert {(one.phase, one.base.steps, one.candidate.steps) for one in planted.found.groups} == {("decode", 9, 9)}
+    for group in planted.found.groups:
+        busy = sum(part.change_ns for part in group.parts if part.kind == "busy")
+        assert abs(sum(one.change_ns for one in group.kernels) - busy) <= len(group.kernels)
+    fused_kernel_is_named_with_those_that_it_replaces(planted.groups["fusion"])
 
 
-@pytest.mark.parametrize("cause", ALONE)
-def test_a_planted_cause_is_named_and_nothing_else(planted: Planted, cause: str) -> None:
-    group = planted.groups[cause]
-    assert (group.verdict, named(group)) == ("slower", [("idle", cause)])
-
-
-def test_another_run_of_the_same_raises_no_alarm(planted: Planted) -> None:
-    group = planted.groups["nothing"]
-    assert (group.verdict, named(group)) == ("no difference shown", [])
-    assert group.change_ns != 0
-
-
-@pytest.mark.parametrize(("name", "cause"), [("launches", "launch_bound"), ("waits", "sync")])
-def test_what_a_planted_cause_entails_is_named_after_it(planted: Planted, name: str, cause: str) -> None:
-    """A launch that comes later is waited for longer: as much more of it as was hidden before."""
-    group = planted.groups[name]
-    assert (group.verdict, named(group)) == ("slower", [("idle", cause), ("idle", "launch_latency")])
-
-
-def test_a_fused_kernel_is_named_with_those_that_it_replaces(planted: Planted) -> None:
-    group = planted.groups["fusion"]
-    assert (group.verdict, set(named(group))) == ("faster", {("busy", "elementwise"), ("idle", "launch_latency")})
+def fused_kernel_is_named_with_those_that_it_replaces(group: GroupChange) -> None:
     (replaced,) = [one for one in group.kernels if one.match != "same"]
     assert group.kernels[0] == replaced and replaced.is_fused
     assert [len(replaced.base), *("act_and_mul" in name for name in replaced.candidate)] == [2, True]
     assert (replaced.match, replaced.base_count, replaced.candidate_count) == ("replaced", 8.0, 4.0)
-
-
-def test_kernels_change_by_as_much_as_the_busy_time_does(planted: Planted) -> None:
-    for group in planted.found.groups:
-        busy = sum(part.change_ns for part in group.parts if part.kind == "busy")
-        assert abs(sum(one.change_ns for one in group.kernels) - busy) <= len(group.kernels)
 
 
 # ---- noise -----------------------------------------------------------------------------------------------------------
