@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tracekit.analyses import _arithmetic as arithmetic
 from tracekit.analyses import _replay_sums as replay
-from tracekit.changes import Estimate
+from tracekit.gains import Estimate
 from tracekit.graph_sizes import FallBack, Padding
 from tracekit.replay_choice import Group
 

@@ -16,7 +16,7 @@ from tracekit.analyses import _graph_texts as texts
 from tracekit.analyses._idle_scene import Setting, setting
 from tracekit.analyses._missing import no_device
 from tracekit.analysis import SEVERITIES, Coverage, Finding, Result, Row, Scalar, Severity, duration
-from tracekit.changes import Estimate
+from tracekit.gains import Estimate
 from tracekit.graph_blockers import Blocker, named
 from tracekit.graph_regions import DEFAULTS, Limits, Region, launches, regions
 from tracekit.graph_sizes import FallBack, Padding, fall_backs, paddings, ranges

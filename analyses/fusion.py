@@ -13,10 +13,10 @@ from tracekit.analyses._idle_advice import Scene
 from tracekit.analyses._idle_scene import Setting, setting
 from tracekit.analyses._missing import no_device
 from tracekit.analysis import SEVERITIES, Coverage, Finding, Result, Row, Scalar, Severity, duration
-from tracekit.changes import Estimate
 from tracekit.fusion_candidates import Candidate
 from tracekit.fusion_estimate import DEFAULTS, Limits
 from tracekit.fusion_table import Judged, fusion_table, judged
+from tracekit.gains import Estimate
 from tracekit.replay_choice import groups
 from tracekit.trace import Trace
 from tracekit.wording import counted

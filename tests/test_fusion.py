@@ -39,8 +39,8 @@ from tests.real_traces import trace as public
 from tests.simulator import Plant, Run
 from tests.simulator_model import Fusion
 from tracekit.analysis import Finding
-from tracekit.changes import estimate
 from tracekit.fusion_candidates import Candidate, candidates
+from tracekit.gains import estimate
 
 WIDTH = 0.25  # of the true saving, where the host is what is slow
 Found = dict[str, tuple[str, int, str]]

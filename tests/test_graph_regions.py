@@ -28,7 +28,7 @@ from tests.graph_rows import (
     steps,
     varying,
 )
-from tracekit.changes import estimate
+from tracekit.gains import estimate
 from tracekit.graph_pieces import Period, period_of
 from tracekit.graph_regions import Limits, Region, decode_graph, regions
 from tracekit.graph_sizes import ranges

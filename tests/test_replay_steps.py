@@ -13,7 +13,8 @@ import tracekit
 from tests.event_rows import annotation, kernel, launch, write_trace
 from tests.real_traces import trace as public
 from tests.simulator import Run, simulate
-from tracekit.changes import FreeLaunches, Graph, estimate, joint
+from tracekit.changes import FreeLaunches, Graph
+from tracekit.gains import estimate, joint
 from tracekit.replay_choice import Group, groups
 from tracekit.replay_step import Step
 from tracekit.trace import Trace

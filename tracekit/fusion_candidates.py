@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tracekit.changes import Change, Estimate, Fuse, FusedRows, applied, joint, worst_and_best
+from tracekit.changes import Change, Fuse, FusedRows
 from tracekit.fusion_chains import PATTERN as CHAIN
 from tracekit.fusion_chains import chains, is_compiled
 from tracekit.fusion_estimate import DEFAULTS, Device, Limits, device_of, fused
@@ -15,6 +15,7 @@ from tracekit.fusion_evidence import Evidence, Grade, evidence_of
 from tracekit.fusion_inputs import inputs_of
 from tracekit.fusion_match import Match, Scene
 from tracekit.fusion_patterns import Catalogue, Pattern, catalogue
+from tracekit.gains import Estimate, applied, joint, worst_and_best
 from tracekit.replay_choice import MAX_ERROR, Group, groups
 from tracekit.replay_step import Step
 from tracekit.roofline_names import kernel_name

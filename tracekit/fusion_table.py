@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tracekit.changes import Estimate
 from tracekit.fusion_candidates import ACTIVE, Candidate, candidates, estimates, graphs_of
 from tracekit.fusion_estimate import DEFAULTS, Limits
+from tracekit.gains import Estimate
 from tracekit.trace import Trace
 
 _SCHEMA = pa.schema(

@@ -14,7 +14,8 @@ import numpy as np
 
 from tracekit.analysis import duration
 from tracekit.arrays import Int64s
-from tracekit.changes import Change, Estimate, Graph, captured, joint
+from tracekit.changes import Change, Graph, captured
+from tracekit.gains import Estimate, joint
 from tracekit.graph_blockers import Blocker, blockers_of
 from tracekit.graph_pieces import Period, Pieces, alike, period_of, pieces_of, same_places
 from tracekit.graph_times import Calls, indexes, repeats, times

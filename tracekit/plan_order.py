@@ -1,7 +1,7 @@
 """In which order are remedies worth most, each on top of those before it?
 
 Greedy: at each turn the remedy that adds most to what is chosen already, by the middle of its interval, played on the
-median step of a group. What each adds is then played on all chosen steps (changes.joint). What rests on adjacency alone
+median step of a group. What each adds is then played on all chosen steps (gains.joint). What rests on adjacency alone
 comes after what has evidence.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracekit.changes import Change, Estimate, FreeLaunches, applied, estimate, joint, worst_and_best
+from tracekit.changes import Change, FreeLaunches
+from tracekit.gains import Estimate, applied, estimate, joint, worst_and_best
 from tracekit.graph_regions import decode_graph
 from tracekit.remedies import Remedy, remedies
 from tracekit.replay import Schedule

@@ -19,19 +19,10 @@ import pyarrow as pa
 
 from tracekit import fusion_candidates, graph_regions
 from tracekit.analysis import Row, duration
-from tracekit.changes import (
-    Change,
-    FreeLaunches,
-    Fuse,
-    Graph,
-    OverlapCommunication,
-    RemoveSync,
-    Scale,
-    estimate,
-    gains,
-)
+from tracekit.changes import Change, FreeLaunches, Fuse, Graph, OverlapCommunication, RemoveSync, Scale
 from tracekit.errors import TracekitError, UsageError
 from tracekit.fusion_patterns import catalogue
+from tracekit.gains import estimate, gains
 from tracekit.graph_regions import OneGraph
 from tracekit.remedies import Remaining
 from tracekit.remedy_waits import own_calls
