@@ -98,6 +98,7 @@ def test_what_makes_no_sense(slow: Path, tmp_path: Path) -> None:
         (["idle.1", slow], "no finding 'idle.1': a finding is named as idle_gaps.1 is; the analyses are: "),
         (["idle_gaps.7", slow], "no finding 'idle_gaps.7'; there are: idle_gaps.1"),
         (["idle_gaps.1", tmp_path / "none.parquet"], "no such file"),
+        ([slow, "idle_gaps.1"], f"the finding goes first: tracekit explain idle_gaps.1 {slow}"),
         (["idle_gaps.1", slow, "-o", slow], "is what is to be read; give another -o"),
     ):
         done = run("explain", *arguments)

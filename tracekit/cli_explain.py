@@ -82,6 +82,8 @@ def explain(
         _help(asked, form, output)
         return
     assert asked is not None  # arguments are filled from the left
+    if Path(asked).exists() and not trace.exists():
+        raise UsageError(f"the finding goes first: tracekit explain {trace} {asked}")
     with opened_trace(trace, rules, allow_partial, step_range, beside) as whole, part_of(whole, scope) as opened:
         from tracekit.explain import explain_all
 
