@@ -18,6 +18,7 @@ from tracekit.trace import Trace
 
 _FEW = 3  # gaps: where so many hold most of the time, it is not the price of launching
 _NAMED = 2  # host rows named
+_LEAST_NAMED = 0.01  # of the time of all
 _MUCH = 1 / 3  # of the time is blamed on one kind of thing: enough to advise on that first
 _DATA = re.compile(r"dataloader", re.IGNORECASE)
 _ENGINE_CODE = r"(^|/)(vllm|sglang|tensorrt_llm|transformers)/"  # functions that a user can look at and act on
@@ -142,9 +143,10 @@ def named(trace: Trace, blamed: Blame, *, callers: bool) -> str:
     tell: of the others it says nothing.
     """
     parts = []
-    for name, ns in list(blamed.by_name.items())[:_NAMED]:
+    least = _LEAST_NAMED * sum(blamed.by_name.values())
+    for name, ns in [(name, ns) for name, ns in blamed.by_name.items() if ns >= least][:_NAMED]:
         caller = _caller(trace, blamed.example[name]) if callers else ""
-        which = "in" if blamed.rows[name] == 1 else "the longest in"
+        which = "called by" if blamed.rows[name] == 1 else "the longest called by"
         under = f", {which} {from_package(caller)}" if caller not in ("", name) else ""
         parts.append(f"{from_package(name)} ({duration(ns)}{under})")
     return "; ".join(parts)

@@ -34,7 +34,7 @@ CONDITIONS = {  # of the candidate, and what is said of those that hold
     "decode.p50 > +9%": "600 us -> 660 us is +10.0%, between +10.0% and +10.0%",
     "decode.p50 > +10%": "",
     "decode.mean > +50us": "600 us -> 660 us is +60.0 us, between +60.0 us and +60.0 us",
-    "decode[3-4].mean > 650us": "it is 660 us",
+    "decode[3-4].mean > 650us": "it is 660 us, with the idle time before the step",
     "decode.mean < 1us": "",
     "idle_share > 0.9": "",
     "idle_share > +2pp": "68.3% -> 71.2% is +2.9 pp",

@@ -185,6 +185,13 @@ def test_where_a_side_cannot_tell_causes_idle_time_is_compared_as_one() -> None:
         assert {(part.name, abs(part.change_ns)) for part in pair(*sides).parts} == {("idle", 20), ("gemm", 0)}
 
 
+def test_a_side_is_a_list_of_traces(tmp_path: Path) -> None:
+    with tracekit.open(write_trace(tmp_path / "trace.parquet", [])) as trace:
+        for side in (trace, ["trace.parquet"], "trace.parquet"):
+            with pytest.raises(UsageError, match="a side is a list of open traces"):
+                compare([trace], side)  # type: ignore[arg-type]
+
+
 # ---- planted changes -------------------------------------------------------------------------------------------------
 
 RUN = replace(LAUNCH_BOUND, steps=10)

@@ -28,7 +28,8 @@ def test_settings_that_differ() -> None:
     assert texts(recording(TEN, settings=base), recording(TEN, settings=candidate)) == [
         "device: 1 x H100 in base, 1 x H200 in candidate",
         "CUDA: 12.4 in base, 12.9 in candidate",
-        "Python stacks recorded in candidate, not in base, which slows the host",
+        "Python stacks recorded in candidate, not in base, which slows the host and tells python from causes that "
+        "it is taken for without",
         "command: serve a in base, serve b in candidate",
     ]
 

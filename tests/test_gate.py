@@ -69,9 +69,9 @@ def test_what_is_none(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("decode.p50 > 10ms", (False, "it is 9.50 ms")),
-        ("decode.p50 > 9.5ms", (False, "it is 9.50 ms")),
-        ("decode.p50 >= 9.5ms", (True, "it is 9.50 ms")),
+        ("decode.p50 > 10ms", (False, "it is 9.50 ms, with the idle time before the step")),
+        ("decode.p50 > 9.5ms", (False, "it is 9.50 ms, with the idle time before the step")),
+        ("decode.p50 >= 9.5ms", (True, "it is 9.50 ms, with the idle time before the step")),
         ("decode.p50 > +3%", (True, "9.00 ms -> 9.50 ms is +5.6%, between +4.4% and +6.7%")),
         ("decode.p50 > +6%", (False, "9.00 ms -> 9.50 ms is +5.6%, between +4.4% and +6.7%")),
         ("decode.p50 > +300us", (True, "9.00 ms -> 9.50 ms is +500 us, between +400 us and +600 us")),
@@ -102,6 +102,8 @@ def test_what_becomes_of_it(text: str, verdict: tuple[bool, str]) -> None:
         ("decode.p50 > 3%", "decode.p50 has the unit ns, us, ms or s"),
         ("decode.p50 > +3pp", r"a change of it is \+3% or \+200us"),
         ("idle_share > 3ms", "idle_share is a share: 0.2 or 20%"),
+        ("idle_share > 20", "idle_share lies between 0 and 1: 0.2 or 20%"),
+        ("idle_share > 200%", "idle_share lies between 0 and 1: 0.2 or 20%"),
         ("decode[5-8].p50 > +3%", "a change is from a base, which only `tracekit compare` has"),
     ],
 )

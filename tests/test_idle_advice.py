@@ -224,9 +224,11 @@ def test_blame_names_the_function_of_the_engine_that_called(tmp_path: Path) -> N
     """Where one call took it all; of several only the longest is looked up."""
     rows = steps(called_from("vllm/model_executor/layers/linear.py(3): apply"), count=2)
     finding = by_cause(analyze(tmp_path, rows))["launch_bound"]
-    assert "; mostly in aten::addmm (395 us, in vllm/model_executor/layers/linear.py(3): apply). " in finding.detail
+    assert (
+        "; mostly in aten::addmm (395 us, called by vllm/model_executor/layers/linear.py(3): apply). " in finding.detail
+    )
     finding = by_cause(analyze(tmp_path, steps(called_from("sglang/srt/layers/linear.py(3): apply"))))["launch_bound"]
-    assert "aten::addmm (2.77 ms, the longest in sglang/srt/layers/linear.py(3): apply). " in finding.detail
+    assert "aten::addmm (2.77 ms, the longest called by sglang/srt/layers/linear.py(3): apply). " in finding.detail
 
 
 def test_blame_names_the_two_costliest(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_vllm_eager_is_launch_bound_in_its_own_functions() -> None:
         assert finding.title == (
             "launch_bound: the host launches too slowly, 61.3 ms in the only prefill step, 72.6% of its time"
         )
-        assert "aten::addmm (10.6 ms, the longest in vllm/model_executor/layers/utils.py" in finding.detail
+        assert "aten::addmm (10.6 ms, the longest called by vllm/model_executor/layers/utils.py" in finding.detail
         assert "no --enforce-eager" in finding.remedy
         blamed = opened.rows(id for id in result.table["blame"].to_pylist() if id is not None).values()
         assert sum(row["name"].startswith("vllm/") for row in blamed) > 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,9 +57,10 @@ def test_steps_by_rank_and_from_the_end(trace: Trace) -> None:
         (-4, None, r"no step -4; there are: rank 0: 0 to 2"),
         (2, 1, r"no step 2 of rank 1; there are: "),
         (0, 7, r"no step is of rank 7; ranks with steps: 0, 1"),
+        ("decode", None, r"a step is a number, not 'decode'; those of a phase: trace\.only\(phase=\.\.\.\)"),
     ],
 )
-def test_steps_that_are_not_there(trace: Trace, number: int, rank: int | None, message: str) -> None:
+def test_steps_that_are_not_there(trace: Trace, number: Any, rank: int | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         trace.step(number, rank)
 

@@ -32,6 +32,8 @@ _COMMANDS = {
     "sql": ("tracekit.cli_commands:sql", "Query a trace with SQL."),
 }
 
+EXIT_CODE = "tracekit.exit_code"  # in the context's meta: of a command that is through but for its output
+
 RAW_SUFFIXES = (".json", ".gz", ".zst", ".nsys-rep", ".qdstrm", ".sqlite")
 _WHAT_IS_READ = (
     "tracekit reads what torch.profiler writes (JSON, also .gz or .zst), reports of Nsight Systems and their exports, "
@@ -85,7 +87,7 @@ class _Group(click.Group):
             ctx.exit(error.exit_code)
         except BrokenPipeError:  # the reader of our output (head, less) has gone: that is no failure
             _drop_output()
-            ctx.exit(0)
+            ctx.exit(ctx.meta.get(EXIT_CODE, 0))
         except OSError as error:
             where = "" if error.filename is None else f"{error.filename}: "
             click.echo(f"tracekit: {where}{error.strerror or error}", err=True)

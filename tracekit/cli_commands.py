@@ -17,7 +17,7 @@ import click
 from tracekit.analysis import Result, Row
 from tracekit.cli import open_output, write_output
 from tracekit.cli_filters import scope_options
-from tracekit.cli_gate import FAIL_ON, any_failed, by_severity, verdicts_of
+from tracekit.cli_gate import FAIL_ON, by_severity, gated, verdicts_of
 from tracekit.cli_options import (
     FILE,
     FORCE,
@@ -31,7 +31,7 @@ from tracekit.cli_options import (
     utf8,
 )
 from tracekit.errors import UsageError
-from tracekit.gate import SLOWER, Condition, Measured, refuse_words
+from tracekit.gate import SLOWER, Condition, Measured, Verdict, refuse_words
 from tracekit.json_text import json_text, json_value
 from tracekit.report_ci import Case, cases_of, github, junit
 from tracekit.scope import Scope
@@ -125,21 +125,10 @@ def analyze(
     with opened_trace(trace, rules, allow_partial, step_range, beside) as whole, part_of(whole, scope) as opened:
         results = {name: opened.analyze(name) for name in names or opened.analyses()}
         verdicts = verdicts_of(conditions, by_severity(results), lambda: _metrics(opened))
-        if form in ("junit", "github"):
-            write_output(_FOR_CI[form](cases_of(results, verdicts)), output)
-        elif form == "json":
-            said = {"schema": JSON_SCHEMA, "trace": describe(opened), "results": _plain(results)}
-            write_output(json_text(said, indent=1), output)
-        elif form == "html" or (form is None and output is not None and output.suffix.lower() in _HTML):
-            from tracekit.report_html import render
-
-            write_output(render(opened, results, name=str(trace), named=bool(names)), output)
-        else:
-            _report(opened, results, output, name=str(trace), named=bool(names))
-        if plot is not None:
-            _draw(results[_DRAWN], plot)
-    if any_failed(verdicts) | _untrusted(results):
-        click.get_current_context().exit(1)
+        with gated(verdicts, failed=_untrusted(results)):
+            _write(opened, results, verdicts, form, output, name=str(trace), named=bool(names))
+            if plot is not None:
+                _draw(results[_DRAWN], plot)
 
 
 @click.command()
@@ -226,6 +215,30 @@ def _metrics(trace: Trace) -> Mapping[str, Measured]:
 
 
 _FOR_CI: Mapping[str, Callable[[Sequence[Case]], str]] = {"junit": junit, "github": github}
+
+
+def _write(
+    trace: Trace,
+    results: Mapping[str, Result],
+    verdicts: Sequence[Verdict],
+    form: str | None,
+    output: Path | None,
+    *,
+    name: str,
+    named: bool,
+) -> None:
+    """form: None is text, or HTML by the file's name."""
+    if form in ("junit", "github"):
+        write_output(_FOR_CI[form](cases_of(results, verdicts)), output)
+    elif form == "json":
+        said = {"schema": JSON_SCHEMA, "trace": describe(trace), "results": _plain(results)}
+        write_output(json_text(said, indent=1), output)
+    elif form == "html" or (form is None and output is not None and output.suffix.lower() in _HTML):
+        from tracekit.report_html import render
+
+        write_output(render(trace, results, name=name, named=named), output)
+    else:
+        _report(trace, results, output, name=name, named=named)
 
 
 def _report(trace: Trace, results: Mapping[str, Result], output: Path | None, *, name: str, named: bool) -> None:

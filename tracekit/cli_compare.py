@@ -14,7 +14,7 @@ from tracekit.analysis import SEVERITIES
 from tracekit.cli import open_output, write_output
 from tracekit.cli_commands import write_lines
 from tracekit.cli_filters import scope_options
-from tracekit.cli_gate import FAIL_ON, any_failed, verdicts_of
+from tracekit.cli_gate import FAIL_ON, gated, verdicts_of
 from tracekit.cli_options import FILE, FORCE, PARTIAL, RULES, STEP_RANGE, TRACE, opened_trace, part_of
 from tracekit.errors import UsageError
 from tracekit.gate import SLOWER, Condition, Measure, Measured, Verdict, refuse_words
@@ -99,9 +99,8 @@ def compare(
     before, after = measured((base, *more_base)), measured((candidate, *more_candidate))
     found = compared(before.recordings, after.recordings)
     verdicts = _verdicts(conditions, found, before, after)
-    _write(found, verdicts, form, output)
-    if any_failed(verdicts):
-        click.get_current_context().exit(1)
+    with gated(verdicts):
+        _write(found, verdicts, form, output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import click
 
 from tracekit.analysis import Result
+from tracekit.cli import EXIT_CODE
 from tracekit.cli_options import utf8
 from tracekit.gate import Condition, Measured, Verdict, check_severity, check_values, parse
 
@@ -43,9 +45,19 @@ def by_severity(results: Mapping[str, Result]) -> dict[str, Callable[[Condition]
     return {"warning": judge, "critical": judge}
 
 
-def any_failed(verdicts: Sequence[Verdict]) -> bool:
-    """Name those that failed on stderr."""
-    failed = [one for one in verdicts if one.failed]
-    for one in failed:
-        click.echo(f"tracekit: failed: {one.condition}: {one.said}", err=True)
-    return bool(failed)
+@contextmanager
+def gated(verdicts: Sequence[Verdict], *, failed: bool = False) -> Iterator[None]:
+    """Exit with 1 after what is done within if a condition holds, named on stderr, or something else failed; also if
+    the reader of the output goes away: `| head` hides no failure.
+    """
+    context = click.get_current_context()
+    holding = [one for one in verdicts if one.failed]
+    code = int(failed or bool(holding))
+    context.meta[EXIT_CODE] = code
+    try:
+        yield
+    finally:
+        for one in holding:
+            click.echo(f"tracekit: failed: {one.condition}: {one.said}", err=True)
+    if code:
+        context.exit(code)

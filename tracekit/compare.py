@@ -50,6 +50,9 @@ def compare(base: Sequence[Trace], candidate: Sequence[Trace], *, thresholds: Th
 
     Raises UsageError for a side without recordings, and for sides that cannot be measured alike.
     """
+    for side in (base, candidate):
+        if isinstance(side, (str, Trace)) or not all(isinstance(one, Trace) for one in side):
+            raise UsageError("a side is a list of open traces: compare([tracekit.open(path)], ...)")
     return compared([measure(one) for one in base], [measure(one) for one in candidate], thresholds)
 
 

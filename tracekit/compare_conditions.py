@@ -18,7 +18,10 @@ _BATCH = 0.05  # of the mean batch of one bucket: below, what requests happened 
 _WAITED = 0.05  # of the time: the same
 _PHASES = 0.1  # of the steps
 _ONE_SIDED = 4  # kinds of step named in a sentence
-_EFFECTS = dict.fromkeys(SWITCHES.values(), ", which slows the host")
+_EFFECTS = {
+    **dict.fromkeys(SWITCHES.values(), ", which slows the host"),
+    SWITCHES["with_stack"]: ", which slows the host and tells python from causes that it is taken for without",
+}
 
 
 @dataclass(frozen=True, slots=True)

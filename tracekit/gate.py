@@ -122,7 +122,8 @@ def check_values(condition: Condition, values: Mapping[str, Measured]) -> Verdic
         return _check_change(condition, measured)
     value = _known(measured.value)
     failed = _COMPARE[condition.compare](value, condition.threshold)
-    return Verdict(condition.text, failed, f"it is {shown(value, measured.value.kind)}")
+    whole = ", with the idle time before the step" if measured.value.kind == "time" else ""
+    return Verdict(condition.text, failed, f"it is {shown(value, measured.value.kind)}{whole}")
 
 
 def _check_unit(condition: Condition, kind: Kind) -> None:
@@ -134,6 +135,8 @@ def _check_unit(condition: Condition, kind: Kind) -> None:
     if is_time != (kind == "time") and condition.unit != "pp":
         fitting = "has the unit ns, us, ms or s" if kind == "time" else "is a share: 0.2 or 20%"
         raise UsageError(f"{condition.text!r}: {condition.metric} {fitting}")
+    if kind != "time" and not condition.is_change and not 0 <= condition.threshold <= 1:
+        raise UsageError(f"{condition.text!r}: {condition.metric} lies between 0 and 1: 0.2 or 20%")
 
 
 def _check_change(condition: Condition, measured: Measured) -> Verdict:

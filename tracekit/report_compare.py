@@ -114,8 +114,8 @@ def _counts(group: GroupChange) -> str:
 
 
 def _quantiles(page: Page, group: GroupChange) -> Iterator[Text]:
-    """Of one step on each side, there is one time."""
-    if max(group.base.steps, group.candidate.steps) == 1:
+    """None where steps are too few to tell anything by."""
+    if group.reason:
         return
     for one in group.quantiles:
         was, now = (getattr(side, f"{one.quantile}_ns") for side in (group.base, group.candidate))

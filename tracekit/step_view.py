@@ -110,6 +110,8 @@ def step_of(trace: Trace, number: int, rank: int | None) -> Step:
 
     Raises UsageError for one that is not there, naming those that are.
     """
+    if not isinstance(number, int):
+        raise UsageError(f"a step is a number, not {number!r}; those of a phase: trace.only(phase=...)")
     there: dict[int, dict[int, Row]] = {}
     for row in trace.steps.arrow().to_pylist():
         there.setdefault(row["rank"], {})[row["step"]] = row
