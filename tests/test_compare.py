@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,9 +188,10 @@ def test_where_a_side_cannot_tell_causes_idle_time_is_compared_as_one() -> None:
 
 def test_a_side_is_a_list_of_traces(tmp_path: Path) -> None:
     with tracekit.open(write_trace(tmp_path / "trace.parquet", [])) as trace:
-        for side in (trace, ["trace.parquet"], "trace.parquet"):
+        wrong: list[Any] = [trace, ["trace.parquet"], "trace.parquet"]
+        for side in wrong:
             with pytest.raises(UsageError, match="a side is a list of open traces"):
-                compare([trace], side)  # type: ignore[arg-type]
+                compare([trace], side)
 
 
 # ---- planted changes -------------------------------------------------------------------------------------------------

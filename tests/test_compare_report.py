@@ -31,9 +31,9 @@ def kernels(*times: tuple[str, int, int]) -> KernelSums:
     return KernelSums(tuple(rows), 10, tuple(name for name, _, count in times for _ in range(count)))
 
 
-def side(name: str, idle: int, norm: int, of: KernelSums, **columns: object) -> Recording:
+def side(name: str, idle: int, norm: int, of: KernelSums, **settings: str) -> Recording:
     group = steps({GEMM: [500 * US] * 10, NORM: [norm] * 10, LAUNCH: [idle] * 10}, kernels=of)
-    return recording(group, name=name, settings={"device": "1 x H100", **columns})  # type: ignore[dict-item]
+    return recording(group, name=name, settings={"device": "1 x H100", **settings})
 
 
 BASE = side("a.parquet", 400 * US, 90 * US, kernels(("gemm", 500 * US, 1), ("add", 30 * US, 1), ("norm", 60 * US, 1)))

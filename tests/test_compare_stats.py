@@ -170,9 +170,8 @@ def test_intervals_of_quantiles() -> None:
 
     def intervals(scale: float) -> list[tuple[float, float] | None]:
         mean = only([base[:, np.newaxis] * scale], [candidate[:, np.newaxis] * scale])
-        options = {"confidence": 0.95, "resamples": 300, "seed": 0}
-        shares = [0.5, 0.9, 0.99]
-        return quantile_intervals([base * scale], [candidate * scale], shares, mean, **options)  # type: ignore[arg-type]
+        sides, shares = ([base * scale], [candidate * scale]), [0.5, 0.9, 0.99]
+        return quantile_intervals(*sides, shares, mean, confidence=0.95, resamples=300, seed=0)
 
     median, high, longest = intervals(1.0)
     assert median is not None and high is not None and longest is None

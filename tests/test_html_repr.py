@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e"
 MS = 1_000_000
 VOID = ("br", "img")
 
-SHOWN: dict[str, Callable[[Trace], object]] = {
+SHOWN: dict[str, Callable[[Trace], Any]] = {
     "trace": lambda trace: trace,
     "part": lambda trace: trace.only(phase="decode"),
     "rows": lambda trace: trace.kernels,
@@ -73,7 +74,7 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_names_stay_text(trace: Trace, name: str) -> None:
-    html = SHOWN[name](trace)._repr_html_()  # type: ignore[attr-defined]
+    html = SHOWN[name](trace)._repr_html_()
     found = Tags(html)
     assert found.open == []
     allowed = {"div", "b", "i", "code", "pre", "details", "summary", "table", "thead", "tbody", "tr", "th", "td"}

@@ -22,7 +22,7 @@ Cell = dict[str, Any]
 
 
 def stored() -> Any:
-    return nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    return nbformat.read(NOTEBOOK, as_version=4)
 
 
 def executed(folder: Path) -> Any:
@@ -98,7 +98,7 @@ def store() -> None:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    nbformat.write(notebook, NOTEBOOK)  # type: ignore[no-untyped-call]
+    nbformat.write(notebook, NOTEBOOK)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_ipython_completes_what_is_documented(trace: Trace, jedi: bool) -> None:
     from IPython.core.completer import IPCompleter, provisionalcompleter
 
     names = {"trace": trace, "result": trace.health()}
-    completer = IPCompleter(namespace=names, use_jedi=jedi)  # type: ignore[no-untyped-call]
+    completer = IPCompleter(namespace=names, use_jedi=jedi)
 
     def completed(text: str) -> set[str]:
         with provisionalcompleter():

@@ -164,11 +164,11 @@ def sql(
 
     Views: events, device_activity, kernels, memcpys, launches, ops, annotations, python_calls, steps, devices, ranks.
     steps has a row per serving step, by its rank and number; every event has the step it belongs to, or NULL.
-    Table functions, called with parentheses: attribution(), cuda_graphs(), fusion(), idle_gaps(), plan(),
-    roofline() and steps() give the rows of these analyses (their parameters go by name, as above), health() the
-    counts that the analysis of that name judges; step_time(), busy_segments(), device_time(), idle_gaps_raw(),
-    classified_segments(), launch_calls() and work_rows() are what they are made of; device_peaks has the peaks of
-    the devices.
+    Table functions, called with parentheses: attribution(), communication(), counters(), cuda_graphs(), fusion(),
+    idle_gaps(), plan(), roofline() and steps() give the rows of these analyses (their parameters go by name, as above),
+    health() the counts that the analysis of that name judges; step_time(), busy_segments(), device_time(),
+    idle_gaps_raw(), classified_segments(), launch_calls() and work_rows() are what they are made of; device_peaks has
+    the peaks of the devices.
     With --ncu, the view ncu_metrics has what was measured, kernel_counters what of it belongs to which kernel.
     Columns: DESCRIBE FROM idle_gaps(). Times are integer nanoseconds. --format json prints an array of row objects.
     """
