@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tracekit.analysis import Scalar
 from tracekit.macros import parse_macros
+from tracekit.wording import counted
 
 _DEFAULT = re.compile(r"(\w+) := ([\d.]+)")
 _DECIMALS = 1  # of what is no whole number
@@ -33,7 +34,7 @@ def queried(label: str, query: str, value: float, unit: str = "ns") -> str:
 
 def each(label: str, total: float, count: int, what: str = "step") -> str:
     """What one of so many takes, in the mean, to the nanosecond."""
-    return f"{label}: {amount(total)} / {count:,} {what}{'s' * (count != 1)} = {total / count:,.0f} ns"
+    return f"{label}: {amount(total)} / {counted(count, what)} = {total / count:,.0f} ns"
 
 
 def share(label: str, part: float, whole: float, unit: str = "ns", *, decimals: int = 1) -> str:
@@ -53,7 +54,7 @@ def less(label: str, whole: float, part: float) -> str:
 
 def times(label: str, ns: float, count: int, what: str = "step") -> str:
     """So many times the same."""
-    return f"{label}: {amount(ns)} * {count:,} {what}{'s' * (count != 1)} = {amount(ns * count)}"
+    return f"{label}: {amount(ns)} * {counted(count, what)} = {amount(ns * count)}"
 
 
 def saving(low: int, high: int) -> str:
